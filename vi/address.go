@@ -46,7 +46,8 @@ func (a Address) AddrPort() (ap netip.AddrPort, ok bool) { // [VIA 6.6]
 	return netip.AddrPortFrom(ip, port), ok
 }
 
-// String shows a host part with an IP address as an address, and any other in hexadecimal.
+// String returns the host part, a slash and the discriminator. A host part with an IP address is
+// shown as an address, and any other in hexadecimal.
 func (a Address) String() string {
 	host := fmt.Sprintf("%x", a.Host)
 	if ap, ok := a.AddrPort(); ok {

@@ -48,7 +48,7 @@ func (c ErrorCode) String() string {
 // A Resource says which fields of an ErrorDescriptor are valid.
 type Resource uint32
 
-// A Resource is the kind of object an error concerns.
+// These are the kinds of object that an asynchronous error can concern.
 const (
 	ResourceNIC        Resource = iota
 	ResourceVI                  // one connection

@@ -9,9 +9,9 @@ type Reliability uint16
 
 // A level says what a completed send means for its message.
 const (
-	UnreliableDelivery Reliability = 1 << iota // it was sent; it arrives at most once
-	ReliableDelivery                           // it was sent, and will arrive unless the connection breaks
-	ReliableReception                          // it is in the peer's memory
+	UnreliableDelivery Reliability = 1 << iota // the message was sent; it arrives at most once
+	ReliableDelivery                           // the message was sent, and will arrive unless the connection breaks
+	ReliableReception                          // the message is in the peer's memory
 
 	allLevels = UnreliableDelivery | ReliableDelivery | ReliableReception
 )
@@ -55,7 +55,7 @@ type NICAttributes struct { // [VIA 6.2]
 	MaxRegisterBlockBytes  uint64 // limit for one region
 	MaxVI                  int
 	MaxDescriptorsPerQueue int // limit for descriptors that are posted and not yet dequeued
-	MaxSegmentsPerDesc     int // data segments
+	MaxSegmentsPerDesc     int // limit for the segments of one descriptor, with the address segment of an RDMA
 	MaxCQ                  int
 	MaxCQEntries           int    // limit for one completion queue
 	MaxTransferSize        uint32 // limit for one descriptor
@@ -77,8 +77,8 @@ type Attributes struct { // [VIA 6.2]
 	// QoS is stored and not interpreted.
 	QoS uintptr
 
-	// Ptag is the protection tag; nil matches every region of the NIC,
-	// unless the NIC is strict.
+	// Ptag is the protection tag. nil matches every region of the NIC, but is invalid if
+	// Config.StrictPtags is set.
 	Ptag *Ptag
 
 	// EnableRDMAWrite and EnableRDMARead allow the remote side to access memory through this VI.
@@ -91,11 +91,11 @@ type Attributes struct { // [VIA 6.2]
 	FlowControl bool
 
 	// ReadWindow is the number of RDMA Reads of the peer that this VI serves at once. 0 means the
-	// provider's default if EnableRDMARead is set.
+	// provider's default.
 	ReadWindow int
 
-	// Security is sent with a connection request or an acceptance. The other side bases a decision
-	// on Security.
+	// Security is sent with a connection request or an acceptance, and the other side bases a
+	// decision on it. nil sends nothing.
 	Security []byte
 
 	// Ptag [VIA 6.6], FlowControl [VIT 2.2.1], ReadWindow [V-26], Security [VIT 3.2].
@@ -103,8 +103,8 @@ type Attributes struct { // [VIA 6.2]
 
 // MemAttributes are the attributes of a region.
 type MemAttributes struct { // [VIA 6.2]
-	// Ptag is the protection tag; nil matches every VI of the NIC, unless
-	// the NIC is strict.
+	// Ptag is the protection tag. nil matches every VI of the NIC, but is invalid if
+	// Config.StrictPtags is set.
 	Ptag *Ptag
 
 	// EnableRDMAWrite and EnableRDMARead let the remote side of a VI with

@@ -15,7 +15,7 @@ func (e *Endpoint) checkSend(d *Descriptor) Status {
 }
 
 // checkSendForm checks the fields of a descriptor that precede its segments, and checkSendLength
-// the length of its segments.
+// checks the sum of the segments' lengths. Both return error bits, or 0.
 func (e *Endpoint) checkSendForm(d *Descriptor) Status {
 	op := d.Control.Op()
 	if d.Control&controlReserved != 0 || op == opReserved || op == OpRDMARead && d.Control&Immediate != 0 {
@@ -51,8 +51,8 @@ func (e *Endpoint) checkRecvForm(d *Descriptor) Status {
 	return 0
 }
 
-// holdSend is checkSend and also pins the source of a Send or RDMA Write with one segment. held is
-// the zero Memory if nothing was pinned.
+// holdSend makes the checks of checkSend, and pins the source of a Send or RDMA Write with one
+// segment. held is the zero Memory if nothing was pinned.
 func (e *Endpoint) holdSend(d *Descriptor) (held Memory, bad Status) {
 	op := d.Control.Op()
 	if !d.oneSegment() || op == OpRDMARead {
@@ -73,8 +73,8 @@ func (e *Endpoint) holdSend(d *Descriptor) (held Memory, bad Status) {
 	return held, bad
 }
 
-// holdRecv is checkRecv and also pins the memory of a descriptor with one segment. held is the zero
-// Memory if nothing was pinned.
+// holdRecv makes the checks of checkRecv, and pins the memory of a descriptor with one segment.
+// held is the zero Memory if nothing was pinned.
 func (e *Endpoint) holdRecv(d *Descriptor) (held Memory, bad Status) {
 	if !d.oneSegment() {
 		return Memory{}, e.checkRecv(d)
@@ -132,7 +132,7 @@ type Cursor struct { // [VIA-3.5-7] [VIA-8.3-11]
 	off uint32
 }
 
-// Skip advances the cursor by n bytes in the segments of d.
+// Skip advances the cursor by n bytes in the segments of d, at most to the end of the last segment.
 func (c *Cursor) Skip(d *Descriptor, n uint64) {
 	for n > 0 && c.seg < len(d.Segments) {
 		k := uint64(d.Segments[c.seg].Length - c.off)
@@ -146,7 +146,8 @@ func (c *Cursor) Skip(d *Descriptor, n uint64) {
 }
 
 // Gather pins the next piece of d's memory, at most limit bytes of one segment, and advances the
-// cursor. At the end it returns an empty Memory and status 0.
+// cursor. At the end of the segments it returns an empty Memory and status 0. If the check of the
+// memory fails, it returns StatusProtectionError.
 //
 // held is memory the caller has pinned already, or the zero Memory. If the piece belongs to the
 // region of held, it gets no pin of its own and is valid until held is released. The checks are the

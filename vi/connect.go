@@ -17,8 +17,8 @@ type attempt struct {
 	err    error
 }
 
-// begin moves an Idle VI to Connect Pending. peer means that ConnectPeerDone or ConnectPeerWait
-// will return the result. [VIA 2.2]
+// begin moves an Idle VI to Connect Pending. In any other state the error is ErrInvalidState. peer
+// means that ConnectPeerDone or ConnectPeerWait will return the result. [VIA 2.2]
 func (v *VI) begin(ctx context.Context, peer bool) (context.Context, *attempt, *Endpoint, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -46,7 +46,8 @@ func (v *VI) begin(ctx context.Context, peer bool) (context.Context, *attempt, *
 }
 
 // end concludes an attempt. Without an error the VI becomes Connected; otherwise it becomes Idle
-// again and its receives stay posted. [VIA 2.2]
+// again and its receives stay posted. If Disconnect or Close was called during the attempt, end
+// disconnects l and returns ErrInvalidState. [VIA 2.2]
 func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreement, err error) (Attributes, error) {
 	defer v.nic.attempts.Done()
 	v.mu.Lock()
@@ -81,7 +82,8 @@ func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreem
 	return g.Remote, err
 }
 
-// connectError returns VIPL's error for the end of a context.
+// connectError converts the end of ctx to VIPL's error: ErrTimeout for a deadline, and otherwise
+// the cause. Any other err is returned unchanged.
 func connectError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, cause)) {
 		return waitError(cause) // [VIA-6.4-19]
@@ -89,14 +91,13 @@ func connectError(ctx context.Context, err error) error {
 	return err
 }
 
-// ConnectRequest connects the VI to one that is being waited for at remote,
-// in the client-server model, and returns the remote VI's attributes. local
-// names the caller to the other side. It blocks until answered or ctx ends.
+// ConnectRequest connects the VI, in the client-server model, to a VI for which a program waits at
+// remote. It returns the remote VI's attributes. local names the caller to the other side. The call
+// blocks until it is answered or ctx ends.
 //
-// Errors: ErrTimeout, ErrReject, ErrNoMatch, ErrNotReachable,
-// ErrInvalidState, ErrInvalidReliability, ErrInvalidMTU, ErrInvalidParameter,
-// ErrResource, ErrClosed, or the context's. The VI is Idle again after an
-// error but ErrInvalidState.
+// Errors: ErrTimeout, ErrReject, ErrNoMatch, ErrNotReachable, ErrInvalidState,
+// ErrInvalidReliability, ErrInvalidMTU, ErrInvalidParameter, ErrResource, ErrClosed, or the
+// context's. After an error other than ErrInvalidState the VI is Idle again.
 func (v *VI) ConnectRequest(ctx context.Context, local, remote Address) (Attributes, error) { // [VIA 6.4.5] [VIA-6.4-18] [VIA-8.3-9]
 	return v.connect(ctx, local, remote, v.nic.dev.Connect)
 }
@@ -137,10 +138,10 @@ func (n *NIC) checkAddresses(as ...Address) error {
 	return nil
 }
 
-// ConnectPeerRequest requests a connection in the peer-to-peer model, with a VI that requests one
-// with the two addresses exchanged. It returns at once. The VI is Connect Pending until
-// ConnectPeerDone or ConnectPeerWait returns the result, at the latest after timeout (0 or less: no
-// limit).
+// ConnectPeerRequest requests a connection in the peer-to-peer model. The other VI must make a
+// request with the two addresses exchanged. The call returns at once. The VI is Connect Pending
+// until ConnectPeerDone or ConnectPeerWait can return the result, at the latest after timeout (0 or
+// less: no limit).
 //
 // Errors: ErrInvalidState, ErrInvalidParameter, ErrClosed.
 func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) error { // [VIA 6.4.6]
@@ -165,7 +166,7 @@ func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) er
 }
 
 // ConnectPeerDone returns the result of ConnectPeerRequest, once, or ErrNotDone while there is
-// none. If there was no request, it returns ErrInvalidState.
+// none. If there was no request, or its result was returned before, the error is ErrInvalidState.
 func (v *VI) ConnectPeerDone() (Attributes, error) { // [VIA 6.4.6]
 	a, err := v.peerAttempt()
 	if err != nil {
@@ -180,7 +181,7 @@ func (v *VI) ConnectPeerDone() (Attributes, error) { // [VIA 6.4.6]
 }
 
 // ConnectPeerWait waits for the result of ConnectPeerRequest. The end of ctx ends the wait, but not
-// the connection attempt.
+// the connection attempt. Without a request the error is ErrInvalidState.
 func (v *VI) ConnectPeerWait(ctx context.Context) (Attributes, error) { // [VIA 6.4.6]
 	a, err := v.peerAttempt()
 	if err != nil {
@@ -319,12 +320,13 @@ func (r *ConnRequest) RemoteAttributes() Attributes { return r.req.RemoteAttribu
 // Security returns the security information of the request.
 func (r *ConnRequest) Security() []byte { return r.req.Security() } // [VIT 3.2]
 
-// Accept connects v with the caller. The reliability level and the flow control of v must be the
-// caller's. The transfer size becomes the smaller one of both. After ErrInvalidReliability,
-// ErrInvalidMTU, ErrInvalidState or ErrInvalidParameter the request is still open.
+// Accept connects v with the caller. The reliability level and the flow control of v must equal the
+// caller's. If one differs, the error is ErrInvalidReliability and the request is still open, as it
+// is if v is in the wrong state or of another NIC. The transfer size becomes the smaller one of the
+// two.
 //
-// Other errors: ErrTimeout if the caller has cancelled its request, ErrResource, ErrClosed, or the
-// context's.
+// Other errors: ErrInvalidParameter if the request was answered before, ErrTimeout if the caller
+// has cancelled its request, ErrInvalidMTU, ErrResource, ErrClosed, or the context's.
 func (r *ConnRequest) Accept(ctx context.Context, v *VI) error { // [VIA 6.4.5]
 	if v == nil || v.nic != r.nic {
 		return fmt.Errorf("%w: VI", ErrInvalidParameter)

@@ -28,8 +28,8 @@ type CompletionQueue struct {
 	closed atomic.Bool           // true if gone is true or the NIC is closed
 }
 
-// CreateCQ creates a completion queue with room for entries completions. Work queues reserve their
-// room, so that no completion is ever lost.
+// CreateCQ creates a completion queue with room for entries completions. A full queue grows, so
+// that no completion is ever lost.
 //
 // Errors: ErrInvalidParameter for 0 or more than MaxCQEntries, ErrResource, ErrClosed.
 func (n *NIC) CreateCQ(entries int) (*CompletionQueue, error) { // [VIA 6.4.7] [VIA 1.6]
@@ -81,8 +81,8 @@ func (c *CompletionQueue) close() {
 }
 
 // Resize changes the room of the queue. Entries in the queue stay. It may be called while the queue
-// is in use. Errors: ErrResource if the queue has more entries than that, ErrInvalidParameter,
-// ErrClosed.
+// is in use. Errors: ErrResource if the queue holds more than entries completions,
+// ErrInvalidParameter, ErrClosed.
 func (c *CompletionQueue) Resize(entries int) error { // [VIA 6.4.7]
 	if c.closed.Load() {
 		return ErrClosed
@@ -109,7 +109,8 @@ func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26] [VIA 6.4.
 	return Completion{}, ErrNotDone
 }
 
-// DoneN removes up to len(buf) entries, stores them in buf and returns their number.
+// DoneN removes up to len(buf) entries, stores them in buf and returns their number, which is 0 for
+// an empty or a destroyed queue.
 func (c *CompletionQueue) DoneN(buf []Completion) int {
 	n := c.poll(buf)
 	if n == 0 && (*cqProgress)(c).Poll() {
@@ -149,9 +150,9 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VI
 }
 
 // Notify removes the next entry of the queue and calls handler with the entry, once. If the queue
-// is empty, Notify does so when an entry arrives. Registrations are served in order and before
+// is empty, the call follows when an entry arrives. Registrations are served in order and before
 // waiters. Destroying the queue cancels all registrations. Handlers run in a goroutine of the NIC,
-// one at a time.
+// one at a time. Errors: ErrInvalidParameter for a nil handler, ErrClosed.
 func (c *CompletionQueue) Notify(handler func(Completion)) error { // [VIA 6.4.7]
 	if handler == nil {
 		return fmt.Errorf("%w: no handler", ErrInvalidParameter)
@@ -201,7 +202,7 @@ func (p *cqProgress) Poll() (got bool) {
 	}
 	var last *VI
 	for _, v := range vis {
-		if v != last && v.Poll() { // the two queues of a VI are adjacent
+		if v != last && v.Poll() { // a VI with both queues attached has two adjacent entries
 			got = true
 		}
 		last = v
@@ -210,13 +211,14 @@ func (p *cqProgress) Poll() (got bool) {
 }
 
 // Expects implements attend.SourceSleeper: it reports whether an attached VI expects an arrival
-// soon.
+// soon. With more than pollable VIs the result is false.
 func (p *cqProgress) Expects() bool {
 	vis := *p.vis.Load()
 	return len(vis) <= pollable && slices.ContainsFunc(vis, func(v *VI) bool { return (*progress)(v).Expects() })
 }
 
-// Near implements attend.SourceSleeper: it reports whether the peers are on this host.
+// Near implements attend.SourceSleeper: it reports whether all peers are on this host. Without VIs,
+// or with more than pollable, the result is false.
 func (p *cqProgress) Near() bool {
 	vis := *p.vis.Load()
 	far := func(v *VI) bool { return !(*progress)(v).Near() }
@@ -224,6 +226,7 @@ func (p *cqProgress) Near() bool {
 }
 
 // SleepAt implements attend.SourceSleeper: it prepares a sleep at the sockets of the attached VIs.
+// It returns false if there is no VI, or if one cannot be slept at.
 func (p *cqProgress) SleepAt(s *attend.Sleeper) bool {
 	vis := *p.vis.Load()
 	var last *VI

@@ -18,7 +18,7 @@ type Segment struct { // [VIA 3.1]
 // RDMA descriptor.
 type RemoteSegment struct { // [VIA 3.1]
 	Address uint64    // virtual address of the first byte, in the peer's address space
-	Handle  MemHandle // the peer's
+	Handle  MemHandle // handle of the peer's region
 }
 
 // A Descriptor describes one data transfer. The consumer fills the exported fields and posts the
@@ -37,7 +37,7 @@ type Descriptor struct { // [VIA-3.1-1]
 	// a completed receive it is the number of bytes received.
 	Length uint32
 
-	// Remote is the remote memory of an RDMA.
+	// Remote is the start of the peer's memory for an RDMA. Other operations ignore it.
 	Remote RemoteSegment
 
 	// Segments is the local memory to gather from or to scatter to, in
@@ -53,9 +53,9 @@ type Descriptor struct { // [VIA-3.1-1]
 	// pinned.
 	OnDone func(*Descriptor)
 
-	status atomic.Uint32 // with statusPosted
+	status atomic.Uint32 // the Status; with statusPosted until the descriptor is reaped
 	result Status        // owned by the NIC while posted; becomes the status
-	fatal  bool          // owned by the NIC while posted; its error ends the connection
+	fatal  bool          // owned by the NIC while posted; the error in result ends the connection
 
 	// Length [VIA 3.5] [VIA-3.5-3] [VIA-3.5-5], Segments [VIA 3.4].
 }
@@ -128,7 +128,8 @@ func (d *Descriptor) take() bool {
 // giveBack undoes take for a descriptor that was not posted.
 func (d *Descriptor) giveBack() { d.status.Store(0) }
 
-// publish makes result the status of the descriptor. The caller holds the queue's lock.
+// publish makes result the status of the descriptor, and calls OnDone. The caller holds the queue's
+// lock.
 func (d *Descriptor) publish() {
 	d.status.Store(uint32(d.result|StatusDone) | statusPosted) // [VIA-3.3-4]
 	if d.OnDone != nil {

@@ -16,7 +16,7 @@
 // # Ownership
 //
 // Posting lends a descriptor and the memory of its segments to the NIC until Done, Wait or Notify
-// returns the descriptor. The NIC does not touch them afterwards.
+// returns the descriptor. Afterwards the NIC touches neither the descriptor nor the memory.
 //
 // # Completions
 //

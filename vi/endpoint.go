@@ -10,8 +10,9 @@ import (
 // descriptors from it, delivers messages into receive descriptors, and checks memory accesses.
 //
 // Only one goroutine at a time may call NextSend and StartSend, the methods for the front of the
-// send queue. The same holds for StartRecv. Other methods may be called from any goroutine. None
-// blocks. After Link.Stop has returned, only Break may be called, and has no effect.
+// send queue. Also, only one goroutine at a time may call StartRecv. Other methods may be called
+// from any goroutine. No method blocks. After Link.Stop has returned, only Break may be called, and
+// has no effect.
 type Endpoint struct {
 	v      *VI
 	link   Link
@@ -38,8 +39,8 @@ func (e *Endpoint) VI() *VI { return e.v }
 // descriptors posted before set-up.
 func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Posted() - e.recvBase }
 
-// NextSend returns the send descriptor to start next. It returns nil if there is none, or if its
-// fence must wait for RDMA Reads.
+// NextSend returns the send descriptor to start next. It returns nil if there is none, if its fence
+// must wait for RDMA Reads, or after a failed send at a reliable level.
 func (e *Endpoint) NextSend() *Descriptor {
 	if e.stopSends.Load() {
 		return nil
@@ -205,8 +206,8 @@ func (e *Endpoint) faults(d *Descriptor) bool {
 // pageStep is not larger than the page size of any system.
 const pageStep = 4 << 10
 
-// Fenced reports whether sends wait for a queue fence. If so, the provider must check the send
-// queue again after the last read has finished.
+// Fenced reports whether the send to start next has a queue fence. If so, the provider must check
+// the send queue again after the last read has finished.
 func (e *Endpoint) Fenced() bool {
 	d, _, ok := e.v.send.q.Peek()
 	return ok && d.Control&QueueFence != 0
@@ -307,7 +308,8 @@ func (e *Endpoint) AsyncError(code ErrorCode, op Control) { // [VIA 5]
 // Break ends the connection from the provider's side. The VI moves to Error, posted descriptors are
 // flushed, and the consumer gets the asynchronous error Connection Lost. orderly means that the
 // peer disconnected; otherwise started sends complete with a transport error. Break stops the Link
-// with StopBroken. A goroutine that runs a method of the provider's data path must not call it.
+// with StopBroken. It does nothing if the connection has ended already. A goroutine that runs a
+// method of the provider's data path must not call Break.
 func (e *Endpoint) Break(orderly bool) { // [VIA 2.2]
 	v := e.v
 	v.mu.Lock()

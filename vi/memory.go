@@ -26,7 +26,7 @@ func (n *NIC) RegisterMem(buf []byte, a MemAttributes) (*Region, error) { // [VI
 	})
 }
 
-// RegisterPointer is RegisterMem for length bytes at p, memory Go does not own.
+// RegisterPointer is RegisterMem for length bytes at p, for memory that Go does not own.
 func (n *NIC) RegisterPointer(p unsafe.Pointer, length uint64, a MemAttributes) (*Region, error) {
 	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
 		return n.memory.RegisterPointer(p, length, o)
@@ -87,8 +87,8 @@ func (n *NIC) DeregisterMem(r *Region) error { // [VIA 6.4.2] [VIA-6.4-3] [VIA-8
 }
 
 // MayUse reports whether length bytes at addr lie in the region of handle and the VI's protection
-// tag allows access to the region. A C library whose descriptors lie in registered memory uses it
-// to check the memory of a descriptor itself.
+// tag allows access to the region. A C library whose descriptors lie in registered memory calls
+// MayUse to check the memory of a descriptor itself.
 func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool { // [VIA 1.5] [VIA-1.5-4]
 	var d *regmem.Domain
 	if ep := v.conn.Load(); ep != nil {
@@ -101,7 +101,8 @@ func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool { // [VIA 1.5] [
 	return v.nic.memory.Check(uint32(handle), addr, length, d, nil, regmem.Local) == regmem.OK
 }
 
-// QueryMem returns the attributes of a region.
+// QueryMem returns the attributes of a region, or ErrInvalidParameter if r is not registered with
+// this NIC.
 func (n *NIC) QueryMem(r *Region) (MemAttributes, error) { // [VIA 6.4.2]
 	if r == nil || r.nic != n || n.memory.Lookup(r.r.Handle()) != r.r {
 		return MemAttributes{}, fmt.Errorf("%w: region", ErrInvalidParameter)
@@ -112,7 +113,7 @@ func (n *NIC) QueryMem(r *Region) (MemAttributes, error) { // [VIA 6.4.2]
 }
 
 // SetMemAttributes changes the attributes of a region. Operations that have started keep the old
-// ones. Guarded and FaultBreaks can't be changed.
+// attributes. Guarded and FaultBreaks can't be changed.
 //
 // Errors: ErrInvalidParameter, ErrInvalidPtag, ErrInvalidRDMARead.
 func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2]
@@ -124,8 +125,8 @@ func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// The lookup needs the lock: DeregisterMem, which takes it too, releases the tag that the
-	// region has at that moment.
+	// The lookup needs the lock, because DeregisterMem, which takes the lock too, releases the tag
+	// that the region has at that moment.
 	if n.memory.Lookup(r.r.Handle()) != r.r || a.Guarded != r.attrs.Guarded || a.FaultBreaks != r.attrs.FaultBreaks {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
 	}

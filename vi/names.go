@@ -24,8 +24,8 @@ type hostEntry struct {
 	names []string
 }
 
-// NSInit opens the name service. Each call reads the hosts text of the configuration again. It
-// returns ErrNameService if a line of the text is invalid.
+// NSInit opens the name service. Each call reads Config.Hosts again. It returns ErrNameService if a
+// line of the text is invalid.
 func (n *NIC) NSInit() error { // [VIA 6.4.9]
 	hosts, err := n.parseHosts(n.cfg.Hosts)
 	if err != nil {
@@ -76,8 +76,8 @@ func (n *NIC) hostsFile() ([]hostEntry, error) {
 }
 
 // NSGetHostByName returns the host part of the address of a name. index selects one of several
-// addresses, counted from 0. The name may also be an address. It returns ErrNameService for an
-// unknown name or an index past the end.
+// addresses, counted from 0. The name may also be an address. The error is ErrNameService for an
+// unknown name, an index past the end, or a closed name service.
 func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]byte, error) { // [VIA 6.4.9] [VIA-6.4-28] [VIA-8.3-20]
 	hosts, err := n.hostsFile()
 	if err != nil {
@@ -102,7 +102,8 @@ func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]by
 	return slices.Clone(found[index]), nil
 }
 
-// NSGetHostByAddr returns the name of a host part, or ErrNameService if it is unknown.
+// NSGetHostByAddr returns the name of a host part. The error is ErrNameService if the name is
+// unknown or the name service is closed.
 func (n *NIC) NSGetHostByAddr(ctx context.Context, host []byte) (string, error) { // [VIA 6.4.9]
 	hosts, err := n.hostsFile()
 	if err != nil {
@@ -120,7 +121,8 @@ func (n *NIC) NSGetHostByAddr(ctx context.Context, host []byte) (string, error) 
 	return name, nil
 }
 
-// KnownHosts returns the host parts of the hosts file. VIPL's autodiscovery query returns these.
+// KnownHosts returns the host parts in Config.Hosts, as the last NSInit read them. VIPL's
+// autodiscovery query returns the same.
 func (n *NIC) KnownHosts() [][]byte { // [VIA 6.4.8]
 	n.names.mu.Lock()
 	defer n.names.mu.Unlock()

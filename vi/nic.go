@@ -118,7 +118,7 @@ func (n *NIC) Close() error { // [VIA 6.4.1] [VIA-6.4-1]
 	for _, c := range cqs {
 		c.close()
 	}
-	n.attempts.Wait() // they were cancelled above
+	n.attempts.Wait() // v.close has cancelled the attempts
 	err := n.dev.Close()
 	n.mu.Lock()
 	links := slices.Collect(maps.Keys(n.ending))
@@ -157,7 +157,7 @@ func (n *NIC) end(l Link) {
 	}()
 }
 
-// A Ptag is a protection tag: a VI may use the regions that have its tag.
+// A Ptag is a protection tag: a VI may use the regions that have the same tag.
 type Ptag struct { // [VIA 1.5]
 	nic    *NIC
 	domain *regmem.Domain
@@ -195,7 +195,9 @@ func (n *NIC) DestroyPtag(p *Ptag) error {
 	return nil
 }
 
-// usePtagLocked counts p as used by one more VI or region, and returns the domain of p.
+// usePtagLocked counts p as used by one more VI or region, and returns the domain of p, which is
+// nil for a nil p. The error is ErrInvalidPtag if p is not a tag of this NIC, or nil with
+// StrictPtags.
 func (n *NIC) usePtagLocked(p *Ptag) (*regmem.Domain, error) {
 	if p == nil {
 		if n.cfg.StrictPtags {

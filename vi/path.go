@@ -5,7 +5,7 @@ import "viaduct/samehost"
 // A routed is a Link that reports the path of its bytes. A provider's Link need not implement it.
 type routed interface{ Path() samehost.Path }
 
-// Path reports whether the bytes of the connection go through shared memory. For TCP, Path also
+// Path reports whether the bytes of the connection go through shared memory. If not, Path also
 // returns the reason. Any goroutine may call Path at any time.
 func (v *VI) Path() samehost.Path {
 	ep := v.conn.Load()

@@ -17,10 +17,11 @@ func (m Memory) Len() int { return regmem.Ref(m).Len() }
 // Guarded reports whether accessing B may fault.
 func (m Memory) Guarded() bool { return regmem.Ref(m).Guarded() }
 
-// CopyFrom copies src, which has the length of the memory, into the memory.
+// CopyFrom copies src, which has the length of the memory, into the memory. The error reports a
+// memory fault.
 func (m Memory) CopyFrom(src []byte) error { return regmem.Ref(m).CopyFrom(src) }
 
-// CopyTo copies the memory to dst, which has the same length.
+// CopyTo copies the memory to dst, which has the same length. The error reports a memory fault.
 func (m Memory) CopyTo(dst []byte) error { return regmem.Ref(m).CopyTo(dst) }
 
 // Release releases the pin.

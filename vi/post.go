@@ -78,7 +78,7 @@ func (v *VI) recvDoorbell() {
 // flushUnconnected flushes the queue if the VI is not connected, so that no descriptor waits there.
 // It closes a race: a post first queues its descriptor and then checks the connection, while the
 // end of a connection first removes the connection and then flushes the queue. So at least one of
-// both flushes the descriptor. The same holds for the end of the VI.
+// the two flushes the descriptor. The end of the VI works in the same order.
 func (v *VI) flushUnconnected() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -94,7 +94,8 @@ func (v *VI) flushUnconnected() {
 	}
 }
 
-// overrun handles a post of d to a full queue. [VIA 5.3] [VIA-5.2-5] [VIA-8.3-22]
+// overrun handles a post of d to a full queue: it raises an asynchronous error and moves the VI to
+// Error. [VIA 5.3] [VIA-5.2-5] [VIA-8.3-22]
 func (v *VI) overrun(d *Descriptor) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, OpCode: d.Control.Op(), Resource: ResourceVI, Code: ErrorVIOverrun})
 	v.toError()
@@ -119,8 +120,8 @@ func (v *VI) ReportCompletionError(d *Descriptor) { // [VIA 5.2] [VIA-5.2-9]
 	v.toError()
 }
 
-// toError breaks the connection, or cancels a connection attempt. If there is neither, an Idle VI
-// moves to Error.
+// toError moves the VI to Error. It breaks the connection or cancels the connection attempt, if
+// there is one. In state Error it does nothing.
 func (v *VI) toError() {
 	v.mu.Lock()
 	if ep := v.conn.Load(); ep != nil {
@@ -180,7 +181,8 @@ func (v *VI) SendNotify(handler func(*Descriptor)) error { return v.send.addNoti
 func (v *VI) RecvNotify(handler func(*Descriptor)) error { return v.recv.addNotify(handler) }
 
 // Poll handles arrivals on the VI's connection, without blocking, and reports whether there were
-// any. Done and Wait do it themselves. Poll is for consumers that watch memory for RDMA Writes.
+// any. Without a connection it returns false. Done and Wait poll themselves. Poll is for consumers
+// that watch memory for RDMA Writes.
 func (v *VI) Poll() bool {
 	if ep := v.conn.Load(); ep != nil {
 		return ep.link.Poll()
@@ -188,7 +190,7 @@ func (v *VI) Poll() bool {
 	return false
 }
 
-// progress drives the connection of a VI.
+// progress is a VI as an attend.SourceSleeper, through which blocked consumers poll and sleep.
 type progress VI
 
 func (p *progress) Poll() bool { return (*VI)(p).Poll() }
@@ -220,7 +222,7 @@ func (p *progress) dozer() dozer {
 	return nil
 }
 
-// Unpoll announces that the consumer will not poll for a while. Without it the next arrival is
+// Unpoll announces that the consumer will not poll for a while. Without Unpoll the next arrival is
 // delayed by about a millisecond.
 func (v *VI) Unpoll() {
 	if ep := v.conn.Load(); ep != nil {

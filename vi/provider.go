@@ -7,10 +7,10 @@ import (
 )
 
 // A Provider is a network mapping of the VI Architecture, for example VI/TCP or FC-VI. The program
-// passes it to [Open]; package vi imports none.
+// passes a provider to [Open]; package vi imports none.
 type Provider interface {
-	// Open opens the device called name. nic is the engine's side of it, valid until Device.Close.
-	// The error for an unknown name is ErrInvalidParameter.
+	// Open opens the device called name. nic is the engine's side of the device, valid until
+	// Device.Close. The error for an unknown name is ErrInvalidParameter.
 	Open(name string, nic *NIC) (Device, error)
 }
 
@@ -34,13 +34,14 @@ type Device interface {
 	// for equal discriminators.
 	Wait(ctx context.Context, local Address) (Request, error)
 
-	// FormatHost returns the text form of a host part, and ParseHost parses it. The name service
-	// and messages use them.
+	// FormatHost returns the text form of a host part, and ParseHost parses this form. The name
+	// service and messages use both methods.
 	FormatHost(host []byte) string
 	ParseHost(s string) ([]byte, error)
 
-	// LookupHost asks the system's name service. FC-VI has no such service and returns
-	// ErrNameService.
+	// LookupHost returns the host parts that the system's name service knows for a name, and
+	// LookupAddr returns the name for a host part. A provider without such a service, for example
+	// FC-VI, returns ErrNameService.
 	LookupHost(ctx context.Context, name string) ([][]byte, error)
 	LookupAddr(ctx context.Context, host []byte) (string, error)
 
@@ -81,9 +82,9 @@ type Agreement struct {
 //
 // No method except Wait waits for the peer.
 type Link interface {
-	// Start begins to handle arrivals and to send posted descriptors. The engine calls it at most
-	// once, after the VI has become Connected. It may call SendPosted, RecvPosted and Stop before
-	// Start. After Stop, Start has no effect.
+	// Start begins to handle arrivals and to send posted descriptors. The engine calls Start at
+	// most once, after the VI has become Connected. The engine may call SendPosted, RecvPosted and
+	// Stop before Start. After Stop, Start has no effect.
 	Start()
 
 	// SendPosted is the doorbell of the send queue, and RecvPosted that of the receive queue. Any
@@ -97,15 +98,15 @@ type Link interface {
 	Poll() bool
 	Unpoll()
 
-	// Stop ends the connection. When it has returned, the provider accesses no descriptor and no
-	// local or registered memory of this connection, and calls no method of the Endpoint. The wire
-	// is ended in the background, depending on reason. After StopDisconnect the provider still
-	// delivers the data of successfully completed sends. After StopBroken it still sends the
-	// message that reports an error to the peer. The engine calls Stop once, never from a goroutine
-	// that runs a method of the provider's data path.
+	// Stop ends the connection. When Stop has returned, the provider accesses no descriptor and no
+	// local or registered memory of this connection, and calls no method of the Endpoint. The
+	// network connection ends in the background, depending on reason. After StopDisconnect the
+	// provider still delivers the data of successfully completed sends. After StopBroken it still
+	// sends the message that reports an error to the peer. The engine calls Stop once, never from a
+	// goroutine that runs a method of the provider's data path.
 	Stop(reason StopReason)
 
-	// Wait waits until the link has ended completely. Device.Close needs it.
+	// Wait waits until the link has ended completely. NIC.Close calls it.
 	Wait()
 }
 
@@ -116,17 +117,17 @@ type dozer interface {
 	SleepAt(s *attend.Sleeper) bool
 }
 
-// A directSender is a Link with a shorter path for a short message. It applies if no other message
-// is in progress. SendOne gets a descriptor that is about to be posted, and may post it by
-// Endpoint.PostStarted. It returns true if it has. Otherwise the engine posts the descriptor and
-// calls SendPosted.
+// A directSender is a Link that can send a short message without the send queue, if no other
+// message is in progress. SendOne gets a descriptor that is about to be posted. It returns true if
+// it has posted the descriptor by Endpoint.PostStarted. Otherwise the engine posts the descriptor
+// and calls SendPosted.
 type directSender interface {
 	SendOne(d *Descriptor) (posted bool)
 }
 
-// An ender is a Link with a method End that ends the wire; its Stop does not do that in the
-// background. The engine calls End once after Stop, without holding a lock. The link calls gone
-// once when it has ended completely, before End returns or later, from any goroutine.
+// An ender is a Link whose Stop leaves the network connection open, and whose method End ends it.
+// The engine calls End once after Stop, without holding a lock. The link calls gone once when it
+// has ended completely, before End returns or later, from any goroutine.
 type ender interface {
 	End(gone func())
 }

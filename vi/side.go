@@ -10,7 +10,8 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A side is one work queue of a VI, with the ways in which it reports completions.
+// A side is one work queue of a VI. It reports completions to a completion queue, to Notify
+// handlers, or to consumers that poll or wait.
 type side struct {
 	v      *VI
 	q      queue.Work[*Descriptor]
@@ -88,7 +89,8 @@ func (s *side) postAll(ds []*Descriptor) (n int, err error) {
 	return n, s.notPosted(ds[n], full)
 }
 
-// prepare marks d as posted. It returns an error if d is posted already.
+// prepare marks d as posted. It returns an error if d is nil or posted already, or if the VI is
+// destroyed.
 func (s *side) prepare(d *Descriptor) error {
 	switch {
 	case d == nil:
@@ -118,8 +120,9 @@ func (s *side) notPosted(d *Descriptor, err error) error {
 	return err
 }
 
-// answer converts the result of Reap for the consumer. It returns the first descriptor if that is
-// done, and an error otherwise. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
+// answer converts the result of Reap for the consumer. If d is done, it returns d with the error of
+// its status. Otherwise the error is ErrNotDone, or ErrQueueEmpty or ErrClosed for an empty queue.
+// [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
 func (s *side) answer(d *Descriptor, h queue.Head) (*Descriptor, error) {
 	switch h {
 	case queue.Done:
@@ -155,7 +158,8 @@ func (s *side) done() (*Descriptor, error) {
 	return s.answer(d, h)
 }
 
-// doneN returns up to len(buf) completed descriptors in buf, and their number.
+// doneN stores up to len(buf) completed descriptors in buf and returns their number. If the number
+// is 0, the error is that of done.
 func (s *side) doneN(buf []*Descriptor) (n int, err error) {
 	for n < len(buf) {
 		d, h := s.q.Reap()
@@ -187,7 +191,8 @@ func (s *side) wait(ctx context.Context) (*Descriptor, error) {
 	return d.reaped()
 }
 
-// waitError returns VIPL's error for the end of a context.
+// waitError returns VIPL's error for the end of a context: ErrTimeout for a deadline, and otherwise
+// err.
 func waitError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return ErrTimeout // [VIA-6.4-19] [VIA-8.3-9]

@@ -40,8 +40,8 @@ func (s State) String() string {
 // A VI is a Virtual Interface: one end of a connection, with a send queue and a receive queue.
 //
 // Lock order: mu before the locks of the queues. The provider's calls on the data path (the
-// Endpoint's methods except Break) take only the latter, so that a Link can be stopped with mu
-// held.
+// Endpoint's methods except Break) take only the locks of the queues, so that a Link can be stopped
+// with mu held.
 type VI struct { // [VIA 1]
 	nic  *NIC
 	send side
@@ -52,12 +52,12 @@ type VI struct { // [VIA 1]
 
 	carried atomic.Pointer[Traffic] // counters of the last ended connection; written with mu held
 
-	closed atomic.Bool // as gone, for readers that don't take mu
+	closed atomic.Bool // equals gone, for readers that don't take mu
 
 	mu       perturb.Mutex
 	attrs    Attributes     // guarded by mu
 	domain   *regmem.Domain // guarded by mu; of attrs.Ptag
-	attempt  *attempt       // guarded by mu; the connection being made
+	attempt  *attempt       // guarded by mu; connection attempt in progress, or nil
 	peer     *attempt       // guarded by mu; peer-to-peer request whose result was not requested yet
 	orderly  bool           // guarded by mu; in Error: the peer disconnected
 	gone     bool           // guarded by mu; destroyed
@@ -162,7 +162,7 @@ func (v *VI) removeLocked() {
 	n.mu.Unlock()
 }
 
-// close disconnects for good, whatever is in the queues.
+// close disconnects and destroys the VI, whatever is in the queues.
 func (v *VI) close() {
 	v.disconnect()
 	v.mu.Lock()
@@ -175,18 +175,17 @@ func (v *VI) close() {
 // State returns the VI's state at this moment.
 func (v *VI) State() State { return State(v.state.Load()) }
 
-// PeerDisconnected reports whether a VI in state Error is there because its peer disconnected, and
-// not because the connection broke. Flushed descriptors have the same status in both cases. It is
-// safe for concurrent use.
+// PeerDisconnected reports whether a VI is in state Error because its peer disconnected, and not
+// because the connection broke. Flushed descriptors have the same status in both cases. It is safe
+// for concurrent use.
 func (v *VI) PeerDisconnected() bool { // [VIA-4.6-17]
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.State() == Error && v.orderly
 }
 
-// Query returns the VI's state, its attributes in force (while connected with
-// the agreed MaxTransferSize), and whether its queues hold no descriptor at
-// all.
+// Query returns the VI's state, its attributes in force (while connected with the agreed
+// MaxTransferSize), and whether its queues hold no descriptor at all.
 func (v *VI) Query() (s State, a Attributes, sendEmpty, recvEmpty bool) { // [VIA 6.4.3] [VIA-6.4-6] [VIA-2.3-7]
 	v.mu.Lock()
 	s, a = v.State(), v.attrs
@@ -227,14 +226,14 @@ func (v *VI) SetAttributes(a Attributes) error { // [VIA 6.4.3]
 // NIC returns the NIC the VI was made on.
 func (v *VI) NIC() *NIC { return v.nic }
 
-// SetUserData and UserData keep a value of the consumer's with the VI.
+// SetUserData stores a value of the consumer with the VI.
 func (v *VI) SetUserData(x any) { // [VIA 6.5]
 	v.mu.Lock()
 	v.userData = x
 	v.mu.Unlock()
 }
 
-// UserData returns what SetUserData stored.
+// UserData returns the value that SetUserData stored last, or nil.
 func (v *VI) UserData() any {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 // A Code is a return code of VIPL. [VIA 6.3]
 type Code int
 
-// The values of the VIPL header.
+// These are the values in the VIPL header.
 const (
 	Success Code = iota
 	NotDone
@@ -35,7 +35,8 @@ const (
 	// Success [VIA-6.3-1].
 )
 
-// Of returns the return code of an error of package vi.
+// Of returns the return code of an error of package vi: Success for nil and for ErrOverrun, and
+// ErrorResource for an unknown error.
 func Of(err error) Code {
 	if err == nil {
 		return Success
