@@ -13,21 +13,20 @@ import (
 // Ended and Sent are called in the receive role. No method may block.
 type Receiver interface {
 	// Receive reads and handles the bytes that have arrived, without waiting. It ends after a short
-	// read. If all is set, it reads until nothing is left, because only one more read after the
-	// last bytes finds the end of the stream. more is true if it stopped early to let others run.
+	// read. If all is set, Receive reads until nothing is left, because only one more read after the
+	// last bytes finds the end of the stream. more is true if Receive stopped early to let others run.
 	// polled is true if a consumer made the call. err is the error that ended the stream, or nil.
 	Receive(all, polled bool) (got Got, more bool, err error)
 
-	// Left reports whether bytes were read and left for later. No arrival will be reported for
-	// them.
+	// Left reports whether the Receiver has read bytes but left them unhandled. No arrival will be
+	// reported for such bytes.
 	Left() bool
 
-	// Deliver is called after a Receive, without the role. It passes completions to the consumer.
-	// It reports whether the bytes that were left are best kept for a consumer that is about to
-	// poll.
+	// Deliver is called after a Receive, without the role. It passes completions to the consumer. It
+	// reports whether unhandled bytes should wait for a consumer that is about to poll.
 	Deliver() (keep bool)
 
-	// Partial reports whether the last read may have been short for lack of memory.
+	// Partial reports whether the last read may have been short because memory was unmapped.
 	Partial() bool
 
 	// Rest releases memory that is not needed during a possibly long wait.
@@ -59,8 +58,8 @@ type Attention struct {
 	wg    sync.WaitGroup
 
 	looks  atomic.Uint32 // changes with every Poll
-	seen   atomic.Uint32 // value of looks when an arrival was last read without contention
-	waited atomic.Bool   // whether Wait was called since
+	seen   atomic.Uint32 // polls up to this value of looks do not count; see looked
+	waited atomic.Bool   // whether Wait was called since the last call of looked
 	resume chan struct{} // a signal wakes the goroutine in state Polled, which checks the state
 
 	idle   idleness
@@ -128,9 +127,9 @@ func (a *Attention) begin(from State, e Event) {
 }
 
 // Poll calls Receive of the Receiver for a consumer, without waiting, and reports whether anything
-// arrived. If another goroutine has the role, Poll returns false at once. While a consumer polls,
-// the goroutine of the connection stays away from the source. A consumer that is about to wait
-// calls Wait.
+// arrived. It returns false at once if another goroutine has the role, before Start and after
+// Close. While a consumer polls, the goroutine of the connection stays away from the source. A
+// consumer that is about to wait calls Wait.
 func (a *Attention) Poll() bool {
 	a.looks.Add(1)
 	if !a.role.TryLock() {
@@ -149,7 +148,8 @@ func (a *Attention) Poll() bool {
 }
 
 // Receive calls Receive of the Receiver for a goroutine that is not a consumer. It waits for the
-// role. It reports whether anything arrived and the stream has not ended.
+// role. It reports whether anything arrived and the stream has not ended. It returns false before
+// Start and after Close.
 func (a *Attention) Receive() bool {
 	a.role.Lock()
 	if s := a.State(); s == Unstarted || s == Closed {
@@ -164,8 +164,9 @@ func (a *Attention) Receive() bool {
 // Looks returns a number that changes whenever a consumer polls.
 func (a *Attention) Looks() uint32 { return a.looks.Load() }
 
-// release unlocks the role after a Receive by a goroutine other than the attendant. If the stream
-// has ended with err, it calls Ended.
+// release unlocks the role after a Receive by a goroutine other than the attendant, and calls
+// Deliver. If the stream has ended with err, it calls Ended. If bytes were left, it makes an
+// attendant read.
 func (a *Attention) release(err error) {
 	left := err == nil && a.recv.Left()
 	ended := a.end(err)
@@ -199,8 +200,8 @@ func (a *Attention) end(err error) bool {
 
 // Wait announces that a consumer stops polling, so that another goroutine receives from now on.
 func (a *Attention) Wait() {
-	// Set waited first: a goroutine that found the consumer polling and steps aside then finds that
-	// it no longer polls, or is resumed below.
+	// Set waited first: a goroutine that steps aside because the consumer was polling then finds by
+	// looked that the consumer has stopped, or is resumed below.
 	a.waited.Store(true)
 	if a.State() == Reserved && a.endReservation() {
 		return
@@ -229,10 +230,10 @@ func (a *Attention) wakeGoroutine() {
 	}
 }
 
-// looked reports whether a consumer polls the source, so that arrivals are left to it. That is so if
-// the consumer has polled since looked last returned false after a Wait, and has not called Wait
-// since the last call of looked. A call after a Wait returns false and discounts all polls up to
-// then, because a consumer polls once more after its Wait to find earlier arrivals.
+// looked reports whether a consumer polls the source, so that arrivals are left to that consumer.
+// It returns false if nobody has polled since the polls recorded in seen. It also returns false if
+// Wait was called since the last call of looked, and then records all polls so far in seen, because
+// a consumer polls once more after its Wait to find earlier arrivals.
 func (a *Attention) looked() bool {
 	looks := a.looks.Load()
 	if looks == a.seen.Load() {
@@ -245,8 +246,8 @@ func (a *Attention) looked() bool {
 	return false
 }
 
-// Close ends the attention. It waits for the receive role, in which it calls closed, and not for
-// goroutines; see Join. The source must be open until Close returns.
+// Close ends the attention. It waits for the receive role and calls closed in the role. It does not
+// wait for goroutines; see Join. The source must be open until Close returns.
 func (a *Attention) Close(closed func()) {
 	a.role.Lock()
 	a.move(Close)

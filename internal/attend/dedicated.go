@@ -32,7 +32,7 @@ func (a *Attention) dedicate() {
 	})
 }
 
-// An attendant is the goroutine of a connection that receives.
+// An attendant is a goroutine that receives for one connection.
 type attendant struct {
 	a     *Attention
 	after then
@@ -87,7 +87,7 @@ func (d *attendant) run() {
 	}
 }
 
-// open opens the descriptor the attendant sleeps at. While the process has no free descriptor, it
+// open makes the source ready for Sleep. While the process has no free descriptor for that, it
 // reads the source every millisecond. It returns false if the stream has ended meanwhile.
 func (d *attendant) open() bool {
 	for a := d.a; !a.src.OpenArrivals(); {
@@ -106,8 +106,8 @@ func (d *attendant) open() bool {
 	return true
 }
 
-// ready is called when the attendant comes to the source, and again after each report. It returns
-// true if the attendant must leave the source; after is then the next action.
+// ready is the function that Sleep calls when the attendant comes to the source, and after each
+// report. It returns true if the attendant must leave the source; after is then the next action.
 func (d *attendant) ready(uintptr) bool {
 	a := d.a
 	if !a.role.TryLock() {
@@ -190,8 +190,8 @@ const pollTime = 30 * time.Microsecond
 // polling is the back-off of polling. A connection on which requests are rare is not polled.
 var polling = budget.Rule{Grace: 2, Max: 63}
 
-// poll polls the source for a moment, if that needs no system call. It is called and returns with
-// the receive role.
+// poll polls the source for pollTime, if that needs no system call. The caller has the receive role
+// before and after the call.
 func (d *attendant) poll() int {
 	a := d.a
 	if processors.Load() == 1 || !a.src.Polls() || !d.polls.Worth() {
@@ -224,8 +224,8 @@ func (d *attendant) poll() int {
 // pollsPerClock is the number of polls between two readings of the clock.
 const pollsPerClock = 16
 
-// leave unlocks the receive role after a Receive. It reports whether the attendant must leave the
-// source because bytes were left: for a consumer, for which it steps aside, or to be received now.
+// leave unlocks the receive role after a Receive. It returns true if bytes were left, so that the
+// attendant must leave the source: to step aside for a consumer, or to receive them at once.
 func (d *attendant) leave(err error) bool {
 	a := d.a
 	if err != nil || a.State() == Closed {
@@ -304,8 +304,8 @@ func (d *attendant) aside() bool {
 	}
 }
 
-// retire makes the connection wait with a shared poller again, and reports whether it did. If not,
-// the attendant must continue.
+// retire makes the connection wait with a shared poller again. It returns true if the attendant
+// must end, because that succeeded or the connection is closed.
 func (a *Attention) retire() bool {
 	// Close the descriptor first: once the state is Shared, another attendant may open its own.
 	a.src.CloseArrivals()

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// A history records the last waits of a process.
+// A history records the last 16 waits of a process.
 type history struct {
 	lists [16]atomic.Uint32 // ids of the Waiters of the last waits
 	n     atomic.Uint32     // number of waits so far
@@ -14,9 +14,10 @@ type history struct {
 
 var recent history
 
-// others records a wait in ws, and returns approximately how many other waits there are. A wait
-// that began long ago does not count, because its connection is idle. Nor does a list without
-// waiting goroutines, because its connection may have been closed.
+// others records a wait in ws, and returns approximately how many other Waiters have sleeping
+// goroutines. It counts only the Waiters of the last 16 waits, because a wait that began long ago
+// belongs to an idle connection. The result is at most the number of parked goroutines, because
+// some of those waits may be over.
 func (h *history) others(ws *Waiters) int {
 	id := ws.id.Load()
 	if id == 0 {

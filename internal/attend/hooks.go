@@ -3,7 +3,8 @@ package attend
 // The functions in this file are for tests of other packages. They bring an Attention into states
 // otherwise reached only under load.
 
-// Dedicate starts an attendant for a connection that waits with a shared poller.
+// Dedicate starts an attendant for a connection that waits with a shared poller. It does nothing in
+// any other state.
 func (a *Attention) Dedicate() {
 	if a.State() == Shared {
 		a.apply(Busy)

@@ -7,8 +7,8 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// An attendant costs a stack, and a descriptor to sleep at. Both are released after little
-// has arrived for a while.
+// An attendant costs a stack, and a descriptor to sleep at. It retires after idleSweeps sweeps with
+// few arrivals.
 const (
 	// sweepEvery is the time between two sweeps, which check how many arrivals there were.
 	sweepEvery = 100 * time.Millisecond
@@ -107,8 +107,8 @@ func (w *sweeper) round() {
 }
 
 // rest makes the attendant retire if the connection is idle. It returns false if the connection
-// must be swept again. It does not lock the receive role, because a goroutine that found the role
-// locked would take it for a polling consumer.
+// must be swept again, and true for a closed connection. It does not lock the receive role, because
+// a goroutine that found the role locked would take rest for a polling consumer.
 func (a *Attention) rest() bool {
 	i := &a.idle
 	if a.State() == Closed {

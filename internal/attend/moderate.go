@@ -7,12 +7,12 @@ import (
 	"viaduct/internal/budget"
 )
 
-// The sooner small frames are read that are sent one by one, the more they cost both ends: the
-// receiver is woken for each, each read makes the system send an acknowledgement, and two
-// processors compete for the socket. So a stream of them may accumulate for a moment at a time,
-// like the interrupts of a network card with interrupt moderation. This applies only while no
-// consumer polls or has just done so, and while nothing is sent, because the peer may be waiting
-// for it.
+// Small frames that are sent one by one cost both ends more, the sooner they are read: the receiver
+// is woken for each frame, each read makes the system send an acknowledgement, and two processors
+// compete for the socket. So the frames of a stream may accumulate for a moment at a time, like the
+// packets of a network card with interrupt moderation. This applies only while no consumer polls or
+// has just polled, and while this end sends nothing, because a peer that gets answers may be
+// waiting for the next one.
 const (
 	// pause is the time that frames accumulate. Systems make it some 50 us longer.
 	pause = 20 * time.Microsecond
@@ -22,7 +22,7 @@ const (
 	streamGap = 40 * time.Microsecond
 	streamRun = 4
 
-	// small is the largest number of bytes of such a receive.
+	// small is the largest number of bytes of a receive that belongs to a stream.
 	small = 16 << 10
 
 	// maxPauses is the largest number of attendants that pause at a time, because each occupies a
@@ -33,7 +33,7 @@ const (
 // pauses is the number of attendants that are letting frames accumulate.
 var pauses atomic.Int32
 
-// inVain is the back-off of moderators after pauses that brought few bytes.
+// inVain is the back-off rule of moderators, for pauses that brought few bytes.
 var inVain = budget.Rule{Max: 1 << 10}
 
 // A moderator decides when arrivals accumulate. It belongs to one attendant.

@@ -9,15 +9,15 @@ import (
 // CanNap reports whether Nap sleeps on this system.
 const CanNap = true
 
-// Nap sleeps for d, which may be shorter than the resolution of the runtime's timers. It avoids the
-// 50 us that the system adds to gather interrupts. It occupies the thread; another thread may use
-// the processor meanwhile.
+// Nap sleeps for d, which may be shorter than the resolution of the runtime's timers. It removes
+// the thread's timer slack, by which the system would prolong the sleep by 50 us. The sleep
+// occupies the thread; another thread may use the processor meanwhile.
 func Nap(d time.Duration) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // changes this thread permanently
 	nap(d)
 }
 
-// nap sleeps for d, plus the time the system adds.
+// nap sleeps for d, plus the thread's timer slack.
 func nap(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil)

@@ -16,17 +16,19 @@ import (
 // second descriptor.
 //
 // A source is reported when it is registered, if bytes are there, and then once per arrival. So the
-// goroutine that handles a report must not leave bytes unread without a later report. It does one
-// of three things. It reads until a read is short; arrivals after that are reported again. If the
-// source needs it, it asks for reports again and then reads until nothing is left. Or it leaves the
-// connection to an attendant, which begins by reading until nothing is left.
+// goroutine that handles a report must not leave bytes unread without a later report. It has three
+// possibilities:
+//   - It reads until a read is short; later arrivals are reported again.
+//   - If the source needs a request for each report (shared memory), it makes the request and then
+//     reads until nothing is left.
+//   - It starts an attendant for the connection, which first reads until nothing is left.
 type sharedPoller struct {
 	mu perturb.Mutex
 
 	// These fields are guarded by mu.
 	open       bool        // whether there is an instance, and a goroutine that serves it
 	epfd       int         // the instance
-	watch      *sock.Watch // where this goroutine sleeps
+	watch      *sock.Watch // where the poller's goroutine sleeps
 	generation uint32      // changes when another goroutine takes over
 	slots      []slot      // one slot for each registered connection
 	free       []uint32    // slots without a connection
@@ -41,14 +43,14 @@ type sharedPoller struct {
 	watched bool        // whether the watchdog's timer runs
 }
 
-// A slot is the entry of a connection. The kernel reports its number and generation. When a report
-// is read, the slot may belong to another connection, and then has another generation.
+// A slot is the entry of a connection. The kernel reports the slot's number and generation. When a
+// report is read, the slot may belong to another connection; the generations then differ.
 type slot struct {
 	a          *Attention
 	generation uint32
 }
 
-// A registration is a connection's part of its shared poller.
+// A registration records the shared poller of a connection, and how close its arrivals are.
 type registration struct {
 	poller atomic.Pointer[sharedPoller] // poller where it is registered, or nil
 	slot   uint32                       // guarded by poller.mu
@@ -67,9 +69,9 @@ const (
 	overdue = 20 * time.Millisecond
 
 	// If several connections had crowd bytes or more in one round, the poller pauses for gatherTime
-	// before the next round. More bytes of each have arrived then, for example the rest of a
-	// message that is a little longer than a packet, and reading does not compete with the peers
-	// that are about to send them. Systems make the pause some 50 us longer.
+	// before the next round. More bytes of each connection have arrived then, for example the end of a
+	// message that is a little longer than a packet, and reading does not compete with the peers that
+	// are about to send. Timer slack makes the pause some 50 us longer.
 	crowd      = 64 << 10
 	gatherTime = 100 * time.Microsecond
 
@@ -81,8 +83,8 @@ const (
 	closeGap = time.Millisecond
 )
 
-// pollers are half as many as the processors, because the other ends or the consumers need
-// processors too.
+// pollers are the shared pollers. Half as many as there are processors are used, because the peers
+// or the consumers need processors too.
 var (
 	pollers    [32]sharedPoller
 	nextPoller atomic.Uint32
@@ -228,7 +230,8 @@ func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 }
 
 // next returns a connection with a report and its events, or nil if there is none. ok is false if
-// another goroutine has taken over. It sets now to the time when reports were last read.
+// another goroutine has taken over or the poller is closed. next sets now to the time when reports
+// were last read.
 func (p *sharedPoller) next(generation uint32, now *time.Time) (a *Attention, events uint32, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -302,13 +305,13 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		a.apply(Contended)
 		return 0
 	}
-	// Receive may stop at a read that comes up short, because epoll reports later arrivals again.
-	// It must read on (all) if the source asks for that, or if the events show more than arrivals,
-	// for example the end of the stream.
+	// Receive may stop at a short read, because epoll reports later arrivals again. Receive must read
+	// until nothing is left (all) if the source needs a request for each report, or if the events show
+	// more than arrivals, for example the end of the stream.
 	all := a.src.Ask() || events&^unix.EPOLLIN != 0
 	got, more, err := a.recv.Receive(all, false)
 	if got.Any && err == nil && a.recv.Partial() {
-		// The read may have been short for lack of memory; then the next read shows that.
+		// The read may have been short because memory is unmapped; the next read then returns the error.
 		var rest Got
 		rest, more, err = a.recv.Receive(true, false)
 		got.Bytes += rest.Bytes
@@ -353,7 +356,8 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 	return got.Bytes
 }
 
-// apply applies event e to the state Shared.
+// apply applies event e if the state is Shared, and starts an attendant if the transition requires
+// one.
 func (a *Attention) apply(e Event) {
 	if _, do := next(Shared, e); a.moveFrom(Shared, e) && do == Dedicate {
 		a.dedicate()

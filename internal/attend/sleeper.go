@@ -31,8 +31,8 @@ import (
 // number may belong to another file when the system call begins. The call then returns at once, and
 // has only polled the other file.
 //
-// A Wake may be late and end a later sleep of another goroutine, so each goroutine checks its
-// condition after a sleep. Besides, the timer ends every sleep within a Period.
+// A late Wake may end a later sleep of another goroutine, so each goroutine checks its condition
+// after a sleep. The timer ends every sleep within a Period.
 //
 // Wake is safe for concurrent use. The other methods are for the goroutine that took the Sleeper.
 type Sleeper struct {
@@ -60,7 +60,7 @@ type Outcome uint8
 
 const (
 	Arrived Outcome = iota // bytes have arrived at a socket, or a stream has ended
-	Woken                  // Wake was called; or there was no reason
+	Woken                  // Wake was called, or a signal ended the system call
 	Paused                 // the caller should sleep through the runtime now
 )
 
@@ -99,8 +99,9 @@ func Park()   { parked.Add(1) }
 func Unpark() { parked.Add(-1) }
 
 // TakeSleeper returns a Sleeper, asleep and without sockets. It returns nil if the system has none,
-// if too many are taken, or if the last sleeps were useless. On a single processor, which a Sleeper
-// occupies, it also returns nil now and then, and while another goroutine waits or can run.
+// if too many are taken, if the last sleeps were useless, or for one call after a useful period
+// (see rested). On a single processor, which a Sleeper occupies, it also returns nil while another
+// goroutine waits.
 func TakeSleeper() *Sleeper {
 	if !sleeps.Worth() {
 		return nil
@@ -129,8 +130,9 @@ func TakeSleeper() *Sleeper {
 	return nil
 }
 
-// rested reports whether the Sleeper's pause is over. If a period has passed unseen, that ends the
-// pause, or begins one for a goroutine that has just slept.
+// rested reports whether the Sleeper may be used. If its timer has expired while nobody slept, a
+// goroutine that has just slept must sleep through the runtime once, as after Paused: rested then
+// returns false once.
 func (s *Sleeper) rested() bool {
 	age := clock() - s.began
 	if s.armed && age >= period {
@@ -143,9 +145,10 @@ func (s *Sleeper) rested() bool {
 	return true
 }
 
-// SleepAt adds the source to the ones that wake z. It returns false if there is no room, or if
-// the stream has ended. If the source must be asked for reports, SleepAt receives earlier arrivals.
-// The caller has the receive role, which SleepAt unlocks. The source must be open.
+// SleepAt adds the source to the sources that wake z. It returns false if there is no room, or if
+// the stream has ended. If the source needs a request for each report, SleepAt also receives
+// earlier arrivals. The caller has the receive role, which SleepAt unlocks. The source must be
+// open.
 func (a *Attention) SleepAt(z *Sleeper) bool {
 	if !a.src.Ask() {
 		defer a.role.Unlock()
@@ -156,14 +159,14 @@ func (a *Attention) SleepAt(z *Sleeper) bool {
 		a.idle.arrivals.Add(few + 1)
 	}
 	if more || a.recv.Left() {
-		z.Wake() // so that the rest is received
+		z.Wake() // so that the left bytes are received
 	}
 	added := err == nil && z.Add(a.src.FD())
 	a.release(err)
 	return added
 }
 
-// Free returns the Sleeper, so that others can take it.
+// Free makes the Sleeper available to TakeSleeper.
 func (s *Sleeper) Free() {
 	s.state.Store(awake)
 	s.taken.Store(false)

@@ -201,9 +201,9 @@ func TestInVain(t *testing.T) {
 	}
 }
 
-// TestOneProcessor checks three rules for one processor. A consumer that has dozed for a period
-// sleeps once without dozing. A consumer that comes back after a long time does not have to. No
-// consumer dozes while another waits.
+// TestOneProcessor checks three rules for one processor. A consumer that has slept at the sockets
+// for a period sleeps once through the runtime. A consumer that comes back after a long time need
+// not do so. No consumer sleeps at the sockets while another one waits.
 func TestOneProcessor(t *testing.T) {
 	begin(t, 1, 20*time.Millisecond)
 	r, w := pipe(t)
@@ -243,8 +243,8 @@ func TestOneProcessor(t *testing.T) {
 	}
 }
 
-// TestLimits checks that the number of dozing consumers leaves one processor to others and is at
-// most four, and that each dozes at a few sockets.
+// TestLimits checks that the number of Sleepers in use leaves one processor to others and is at
+// most four, and that each Sleeper takes a few sockets only.
 func TestLimits(t *testing.T) {
 	r, _ := pipe(t)
 	for _, x := range []struct{ processors, dozers int }{{1, 1}, {2, 1}, {4, 3}, {64, maxSleepers}} {

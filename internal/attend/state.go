@@ -13,8 +13,8 @@ package attend
 //	    +----------------------------------------------------+
 //	                               Left
 //
-// Close leads from every state to Closed, which is final. arrows is this figure; the full matrix is
-// in testdata/matrix.golden.
+// Close leads from every state to Closed, which is final. arrows lists the transitions of this
+// figure; the full matrix is in testdata/matrix.golden.
 type State uint32
 
 const (
@@ -29,8 +29,7 @@ const (
 	// arrival is reported once.
 	Shared
 
-	// Dedicated: a goroutine of this connection sleeps at the source and reads
-	// what arrives.
+	// Dedicated: a goroutine of this connection sleeps at the source and reads what arrives.
 	Dedicated
 
 	// Polled: a consumer has polled within the last millisecond. The goroutine of the connection

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Progress lets a waiting consumer receive on its connections. Reading the source itself costs a
-// tenth of waiting for a goroutine asleep at the source.
+// A Progress lets a waiting consumer receive on its connections itself. Waiting for another
+// goroutine that sleeps at the source would cost ten times as much.
 type Progress interface {
 	// Poll handles arrivals, without blocking, and reports whether there were any.
 	Poll() bool
@@ -23,20 +23,19 @@ type Progress interface {
 	Unpoll()
 }
 
-// A SourceSleeper is a Progress whose consumer can sleep at the sources
-// themselves.
+// A SourceSleeper is a Progress whose consumer can sleep at the sources themselves.
 type SourceSleeper interface {
 	Progress
 
-	// Expects reports whether something was sent since a consumer last slept at the sources, so
-	// that the next arrival may be an answer. Streams are better left to accumulate, because being
-	// woken for each message costs both ends more than it gains.
+	// Expects reports whether something was sent since a consumer last slept at the sources, so that
+	// the next arrival may be an answer. Otherwise arrivals may be a stream, which is better left to
+	// accumulate: a wake-up for each message costs both ends more than it gains.
 	Expects() bool
 
 	// Near reports whether all peers are on this host.
 	Near() bool
 
-	// SleepAt adds all sources to the sources of s. It returns false if this is not possible.
+	// SleepAt adds all sources to the sources of s. It returns false if one cannot be added.
 	SleepAt(s *Sleeper) bool
 }
 
@@ -48,7 +47,7 @@ var ProgressOf func(queue any) SourceSleeper
 // false if the stream must still be closed. iwarp sets it.
 var CloseSoon func(qp any) bool
 
-// A Condition is the condition that a consumer waits for.
+// A Condition is the condition for which a consumer waits, for example that a queue has an entry.
 type Condition interface {
 	// ReadyLocked reports whether waiting is over. The error is not nil if the condition can never
 	// become true.
@@ -67,8 +66,9 @@ const (
 	NearSpinTime = 200 * time.Microsecond
 )
 
-// looking is the back-off of consumers whose polls before a sleep have no result: the peer then
-// probably waits for this processor. One answer in time does not promise the next.
+// looking is the back-off rule of consumers whose polls before a sleep have no result: the peer
+// then probably waits for this processor. Hits is 8, because one early answer does not promise the
+// next.
 var looking = budget.Rule{Grace: 1, Hits: 8, Max: 255}
 
 // spinning is the number of consumers that are polling before a sleep.
@@ -166,8 +166,8 @@ func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Pr
 }
 
 // sleepAtSources waits for c by sleeping at the sources. It is called without mu. If over is true,
-// waiting is over, and mu is held. Otherwise mu is not held, and the caller must wait in another
-// way, which also notices the end of ctx, within a Period.
+// waiting is over, and mu is held. Otherwise mu is not held, and the caller must wait through the
+// runtime. Each sleep ends within a Period, so that the end of ctx is noticed.
 //
 // No wake-up is lost. c is checked under mu after z fell asleep. An event that makes c ready later
 // finds the waiter in the list, under mu, and wakes z with it. An arrival at a source ends the

@@ -6,9 +6,9 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// Setting up a connection, serving it and ending it need a deeper stack than a new goroutine has,
-// and growing one three times is a good part of the cost of a short connection. So goroutines that
-// have done such work wait for a moment for the next connection.
+// Setting up a connection, serving it and ending it need a deeper stack than a new goroutine has.
+// Growing the stack three times is a good part of the cost of a short connection. So goroutines
+// that have done such work wait for a moment for the next connection.
 
 const (
 	// idleTime is the time a worker waits for work, at most twice as long.
@@ -31,7 +31,7 @@ var workers struct {
 }
 
 // Go runs f in another goroutine. If pooled is true, this may be a worker that has done such work
-// before. Streams of tests may need goroutines of their own.
+// before. Streams of tests pass false, because they may need goroutines of their own.
 func Go(pooled bool, f func()) {
 	if !pooled {
 		go f()
@@ -63,7 +63,7 @@ func (w *worker) run(f func()) {
 	}
 }
 
-// rest adds w to the idle workers. It returns false if there are enough.
+// rest adds w to the idle workers. It returns false, and w ends, if there are maxIdle.
 func (w *worker) rest() bool {
 	workers.mu.Lock()
 	defer workers.mu.Unlock()

@@ -43,8 +43,8 @@ func TestAnySplittingPortable(t *testing.T) {
 	}
 }
 
-// TestAnySplitting checks the same on the fast path. The peer writes pieces of all sizes, and the
-// reader sees many of the cuts.
+// TestAnySplitting checks that a stream gives the same frames however reads split it, on the fast
+// path. The peer writes pieces of all sizes, and the reader sees many of the cuts.
 func TestAnySplitting(t *testing.T) {
 	fs := frames(30)
 	s := stream(fs)
@@ -92,7 +92,7 @@ func TestAnySplitting(t *testing.T) {
 }
 
 // TestEveryCut cuts the stream at every position. The reader has consumed all bytes before the cut
-// when the rest is sent.
+// when the bytes after the cut are sent.
 func TestEveryCut(t *testing.T) {
 	fs := [][]byte{frame(3), frame(7), {}, frame(8), frame(1)} // a long frame between short ones
 	s := stream(fs)
@@ -293,8 +293,8 @@ func TestPassiveTakesOver(t *testing.T) {
 	}
 }
 
-// TestPollerIsLeftAlone checks that the consumer handles arrivals as long as it polls, and the
-// passive goroutine does not.
+// TestPollerIsLeftAlone checks that the consumer handles all arrivals as long as it polls, and that
+// the passive goroutine handles none.
 func TestPollerIsLeftAlone(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	defer peer.Close()
