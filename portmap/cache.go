@@ -15,8 +15,8 @@ type cacheKey struct {
 // A cacheEntry is an answer, or records that there was no mapping.
 type cacheEntry struct {
 	m   Mapped
-	err error // ErrDenied or ErrNoAnswer
-	end time.Time
+	err error     // ErrDenied or ErrNoAnswer
+	end time.Time // time from which on the entry has expired
 }
 
 // A cache stores outcomes of requests. Its methods get the time as an argument. Its size is
@@ -27,8 +27,8 @@ type cache struct {
 	max int
 }
 
-// get returns the entry of k. If the entry has expired, get removes it and returns false.
-// [SDP-7.3.1.4-2] [SDP-7.3.1.4-3]
+// get returns the entry of k. It returns false if there is none, or if the entry has expired. An
+// expired entry is removed. [SDP-7.3.1.4-2] [SDP-7.3.1.4-3]
 func (c *cache) get(now time.Time, k cacheKey) (cacheEntry, bool) {
 	e := c.m[k] // the zero entry counts as expired
 	if !now.Before(e.end) {
@@ -40,7 +40,7 @@ func (c *cache) get(now time.Time, k cacheKey) (cacheEntry, bool) {
 }
 
 // put stores e for its lifetime. A lifetime of zero means one connection only, so such an answer is
-// not stored.
+// not stored, and an earlier answer for k is removed.
 func (c *cache) put(now time.Time, k cacheKey, e cacheEntry) {
 	if !now.Before(e.end) { // [SDP-7.3.1.4-1] [SDP-7.3.1.4-4]
 		delete(c.m, k)

@@ -59,8 +59,8 @@ type Query struct {
 	// Service is the conventional address of the service.
 	Service netip.AddrPort
 	// Local is the source address of the later connection, for example the LocalAddr of a bound
-	// socket. A dialer binds its TCP socket first and uses the port of the socket. Port 0 is for
-	// servers without a check of the port. Without an address the routing table chooses one.
+	// socket. A dialer binds its TCP socket first and uses the port of the socket. Port 0 suits
+	// servers that do not check the port. If the address is not set, the routing table chooses one.
 	Local netip.AddrPort
 
 	// Local [D-57] [D-58].
@@ -85,7 +85,7 @@ func NewClient(cfg ClientConfig) *Client {
 }
 
 // Resolve returns the SDP Address of a service. The error is ErrDenied or ErrNoAnswer if the
-// conventional address should be used. Otherwise it is the error of ctx, if that ended first, or
+// conventional address should be used. Otherwise it is the error of ctx, if ctx has ended first, or
 // the error of a socket. If the answer has PmTime Once, connect to the address at once.
 func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	q.Service = netip.AddrPortFrom(q.Service.Addr().Unmap(), q.Service.Port())

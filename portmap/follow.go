@@ -80,7 +80,8 @@ func (r *Registry) Follow(ctx context.Context, f Following, ready chan<- struct{
 	return err
 }
 
-// ServiceName returns the name a conventional address has in a registry.
+// ServiceName returns the name a conventional address has in a registry: "*:80" for an unspecified
+// address, otherwise address and port.
 func ServiceName(conventional netip.AddrPort) string {
 	k := registryKey(conventional)
 	if k.Addr().IsUnspecified() {

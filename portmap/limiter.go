@@ -6,13 +6,13 @@ import (
 )
 
 // A limiter has a token bucket for each source, in a table of fixed size. The table has the sources
-// of the latest datagrams. A flood from many forged addresses evicts sources that send rarely. That
-// does not harm them, because a new entry starts with a full bucket. A real source that sends much
-// stays in the table, because it continues to send. [SDP-15-2]
+// of the latest datagrams. A flood from many forged addresses evicts sources that send rarely.
+// Eviction does not harm them, because a new entry starts with a full bucket. A real source that
+// sends much stays in the table, because it continues to send. [SDP-15-2]
 type limiter struct {
 	rate  float64 // tokens per second
-	burst float64
-	max   int
+	burst float64 // tokens of a full bucket
+	max   int     // largest number of buckets
 	m     map[netip.Prefix]*bucket
 	head  bucket // ring of buckets, in the order of their last use; the latest follows head
 }
@@ -21,7 +21,7 @@ type bucket struct {
 	prev, next *bucket
 	source     netip.Prefix
 	tokens     float64
-	at         time.Time
+	at         time.Time // time at which tokens was counted
 }
 
 func newLimiter(rate, burst float64, entries int) *limiter {
@@ -31,6 +31,7 @@ func newLimiter(rate, burst float64, entries int) *limiter {
 }
 
 // allow takes one token from the bucket of the source. It returns false if the bucket is empty.
+// With a rate of 0 or less it always returns true.
 func (l *limiter) allow(now time.Time, from netip.Addr) bool {
 	if l.rate <= 0 {
 		return true

@@ -180,8 +180,9 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	return m.accept(msg, target, life, reply) // [SDP-7.4-14]
 }
 
-// open chooses the target of the requested family for the answer, its lifetime, and the function
-// that releases it. The last result is false if the request must be denied.
+// open chooses the target of the requested family for the answer, and its lifetime. If the service
+// opens a port for each request, the third result releases this port, otherwise it is nil. The last
+// result is false if the request must be denied.
 func (m *machine) open(now time.Time, svc *service, from netip.Addr, msg portmapwire.Message) (netip.AddrPort, PmTime, func(bool), bool) {
 	if svc.Open == nil {
 		t, life, ok := svc.pick(now, msg.Ap)
@@ -232,7 +233,7 @@ func (m *machine) handleAck(msg portmapwire.Message) {
 }
 
 // Connected reports that a connection from cp has arrived at the SDP address ap. It has the same
-// effect as a PMAck.
+// effect as a PMAck, and none if no pending request has these addresses.
 func (m *machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 	same := func(a, b netip.AddrPort) bool { return a.Port() == b.Port() && a.Addr().Unmap() == b.Addr().Unmap() }
 	for r := m.head.next; r != &m.head; r = r.next {
@@ -289,8 +290,8 @@ func (m *machine) deny(req portmapwire.Message, reply []byte) []byte {
 	return req.Append(reply)
 }
 
-// add inserts r. If the table is full, it evicts the oldest entry without a separate port. Only the
-// counters depend on such entries.
+// add stores r. If the table is full, the oldest entry without a port of its own is evicted,
+// because only the counters depend on such entries. If each entry has a port, r is not stored.
 func (m *machine) add(r *request, now time.Time) {
 	if len(m.pending) >= m.cfg.MaxPending {
 		for o := m.head.next; o != &m.head; o = o.next {

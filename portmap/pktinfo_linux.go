@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oobLen is enough room for one control message of either family.
+// oobLen is the room in bytes for one control message of either family.
 const oobLen = 128
 
 // wantDestination makes the kernel report the destination address of each datagram. The answer must
 // come from that address. On a socket that is bound to every address, the routing table might
-// choose another one.
+// choose another address.
 func wantDestination(c *net.UDPConn, bound net.IP) error {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -38,8 +38,8 @@ func wantDestination(c *net.UDPConn, bound net.IP) error {
 	return serr
 }
 
-// replyFrom returns the control message for the answer to a datagram with control message oob.
-// [SDP-7.4-15] [SDP-7.4-34]
+// replyFrom returns the control message for the answer to a datagram with control message oob, or
+// nil if oob names no destination. [SDP-7.4-15] [SDP-7.4-34]
 func replyFrom(oob []byte) []byte {
 	msgs, _ := unix.ParseSocketControlMessage(oob) // nil if the message is incomplete
 	for _, m := range msgs {
@@ -61,7 +61,8 @@ func replyFrom(oob []byte) []byte {
 	return nil
 }
 
-// destination returns the address to which a datagram with this control message was sent.
+// destination returns the address to which a datagram with this control message was sent, or the
+// zero Addr if oob does not name one.
 func destination(oob []byte) netip.Addr {
 	msgs, _ := unix.ParseSocketControlMessage(oob)
 	for _, m := range msgs {

@@ -111,8 +111,8 @@ func (r *Registry) Replace(other *Registry) {
 	r.m = other.m
 }
 
-// lookup returns the service for a requested address. An exact entry takes precedence over a
-// wildcard. [SDP-7.2-2]
+// lookup returns the service for a requested address, and false if there is none. An exact entry
+// takes precedence over a wildcard. [SDP-7.2-2]
 func (r *Registry) lookup(ap netip.AddrPort) (*service, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -137,8 +137,8 @@ func cutLast(s, sep string) (before, after string, found bool) {
 // second if 0) WatchFile checks the file, and reads the file again if time, size or identity has
 // changed, so that a replacement by rename is detected. All mappings change at once. The first read
 // must succeed. If a later read fails, r stays unchanged. report, if not nil, is called after every
-// reload, with a nil err, and after every failure. WatchFile blocks. ready, if not nil, is closed
-// after the first read.
+// reload, with a nil err, and after the first of several failures in a row. WatchFile blocks.
+// ready, if not nil, is closed after the first read.
 func (r *Registry) WatchFile(ctx context.Context, path string, interval time.Duration, ready chan<- struct{}, report func(n int, err error)) error {
 	if interval <= 0 {
 		interval = time.Second

@@ -62,7 +62,8 @@ func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	return NewServer(conn, cfg)
 }
 
-// NewServer returns a Server on an open UDP socket. The Server owns the socket from then on.
+// NewServer returns a Server on an open UDP socket. The Server owns the socket from the call on,
+// and closes it on error.
 func NewServer(conn *net.UDPConn, cfg ServerConfig) (*Server, error) {
 	if err := wantDestination(conn, conn.LocalAddr().(*net.UDPAddr).IP); err != nil {
 		conn.Close()
@@ -96,11 +97,11 @@ func (s *Server) Connected(cp, ap netip.AddrPort) {
 	s.m.Connected(cp, ap)
 }
 
-// Close ends Serve and releases pending requests.
+// Close ends Serve, which then releases pending requests.
 func (s *Server) Close() error { return s.conn.Close() }
 
-// Serve answers requests until Close. It then returns an error that matches net.ErrClosed. It may
-// be called once.
+// Serve answers requests until Close. It then returns an error that matches net.ErrClosed. Call
+// Serve once.
 func (s *Server) Serve() error {
 	defer func() {
 		s.mu.Lock()
@@ -158,7 +159,8 @@ func (s *Server) expire() {
 	s.m.Expire(time.Now())
 }
 
-// armRead sets the read deadline to the time when the oldest pending request expires.
+// armRead sets the read deadline to the time when the oldest pending request expires, or clears it
+// if no request is pending.
 func (s *Server) armRead() {
 	s.mu.Lock()
 	at, ok := s.m.Deadline()
@@ -169,7 +171,8 @@ func (s *Server) armRead() {
 	s.conn.SetReadDeadline(at)
 }
 
-// at returns the address to which a datagram was sent.
+// at returns the address to which a datagram was sent, or the address of the socket if oob does not
+// name one.
 func (s *Server) at(oob []byte) netip.AddrPort {
 	a := s.Addr()
 	if d := destination(oob); d.IsValid() {

@@ -64,13 +64,14 @@ type transaction struct {
 	state    clientState
 	sent     int // PMReqs sent
 	deadline time.Time
-	answer   portmapwire.Message
-	at       time.Time // time at which the answer was received
-	icmp     bool      // the single retry of D-63 was made
+	answer   portmapwire.Message // the PMAccept; set in state accepted
+	at       time.Time           // time at which the answer was received
+	icmp     bool                // the single retry of D-63 was made
 }
 
 // newTransaction returns a transaction that asks for the service at ap, for a client that will
-// connect from cp. Both addresses must be of one family. handle must be random and unused.
+// connect from cp. handle must be random and unused. It is an error if ap is not the address of a
+// service, or if cp is of another family.
 func newTransaction(handle uint64, cp, ap netip.AddrPort) (*transaction, error) {
 	cp = netip.AddrPortFrom(cp.Addr().Unmap().WithZone(""), cp.Port())
 	ap = netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
@@ -93,7 +94,8 @@ func (t *transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
 	return t.send(now)
 }
 
-// Timeout handles the time of Deadline. It returns a retransmission, or nil.
+// Timeout handles the end of a pause. It returns a retransmission, or nil if Deadline has not
+// passed or the transaction has ended, which the last timeout does.
 func (t *transaction) Timeout(now time.Time) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp:
@@ -160,8 +162,8 @@ func (t *transaction) Receive(now time.Time, b []byte) (out []byte) {
 	return nil
 }
 
-// plausible reports whether a server could be at ap. The family of ap equals that of m.Cp, which
-// the caller has compared. [D-66]
+// plausible reports whether a server could be at ap. An address of loopback is plausible only for a
+// service on loopback. The family of ap equals that of m.Cp, which the caller has compared. [D-66]
 func (t *transaction) plausible(ap netip.AddrPort) bool {
 	a := ap.Addr()
 	if ap.Port() == 0 || a.IsUnspecified() || a.IsMulticast() || a.Is4In6() {
@@ -176,8 +178,8 @@ func (t *transaction) Deadline() (at time.Time, ok bool) {
 	return t.deadline, t.state == asking || t.state == refused
 }
 
-// Done reports whether the transaction has ended. The result is an address for SDP, with a nil err,
-// or ErrDenied or ErrNoAnswer. After these the conventional address is used.
+// Done reports whether the transaction has ended. Then m is an address for SDP, and err is nil, or
+// err is ErrDenied or ErrNoAnswer, and the conventional address should be used.
 func (t *transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
 	switch t.state {
 	case accepted:
