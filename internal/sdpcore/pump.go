@@ -345,7 +345,8 @@ func (m *Machine) waiting() bool {
 //   - All unacknowledged messages are empty Data, which the peer does not answer while we have two
 //     credits.
 //   - Message 0 is unacknowledged, and its acknowledgement looks like none. [D-08]
-//   - Payload has waited for Timers.Nudge, because the peer gives credit only when one is left. [D-10]
+//   - Payload has waited for Timers.Nudge, because the peer gives credit only when one is left.
+//     [D-10]
 func (m *Machine) nudge() bool {
 	c := &m.cr
 	if c.credit() != 2 || c.unacked() == 0 || !m.waiting() {
@@ -374,8 +375,8 @@ func (m *Machine) inDoubt() bool {
 }
 
 // insistAfter returns how long the peer may take to answer before stepCredit sends another empty
-// Data for inDoubt. The time is long, and differs between the peers: if both spent their last credit while the
-// other's refresh was in flight, both would have none. [D-08]
+// Data for inDoubt. The time is long, and differs between the peers: if both spent their last
+// credit while the other's refresh was in flight, both would have none. [D-08]
 func (m *Machine) insistAfter() time.Duration { return 200 * m.nudgeAgain() }
 
 // nudgeAgain returns the pause before another empty Data. It differs between the peers, because two

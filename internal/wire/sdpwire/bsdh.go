@@ -182,7 +182,7 @@ func (h bsdh) append(b []byte, l Layout) []byte {
 }
 
 // Peek returns the type, flags and length of a message from the BSDHLen bytes at the front of b. It
-// checks nothing.
+// checks nothing. If b is shorter, all results are zero.
 func Peek(b []byte, l Layout) (mid MID, f Flags, length uint32) {
 	h, _ := parseBSDH(b, l)
 	return h.mid, h.flags, h.len

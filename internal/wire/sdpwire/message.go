@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// These are errors of Parse, ParseHello and ParseHelloAck. For input that is too short they return
-// io.ErrUnexpectedEOF.
+// These are errors of Parse, ParseHello and ParseHelloAck. For input that is too short for a BSDH,
+// or for a Hello or HelloAck, these functions return io.ErrUnexpectedEOF.
 var (
 	ErrMID    = errors.New("sdpwire: unknown or unexpected message type")
 	ErrLen    = errors.New("sdpwire: Len does not match the message")
@@ -73,10 +73,11 @@ func (m *Message) Append(b []byte, l Layout) []byte {
 // Parse decodes the message b; its payload begins at n. It keeps no reference to b and allocates
 // nothing. The errors are
 //
-//   - io.ErrUnexpectedEOF if b is shorter than its headers,
+//   - io.ErrUnexpectedEOF if b is shorter than a BSDH,
 //   - ErrMID for an unassigned type, and for Hello and HelloAck, which must not occur on a running
 //     connection [D-75],
-//   - ErrLen if Len is not len(b) [SDP-6.1.4-1], or if bytes follow a type without payload,
+//   - ErrLen if Len is not len(b) [SDP-6.1.4-1], if b is shorter than its headers, or if bytes
+//     follow a type without payload,
 //   - ErrSize for an advertisement of zero bytes or of more than MaxSize bytes [SDP-6.3.2.1-2]
 //     [SDP-6.3.3.1-2],
 //   - ErrMode and ErrConst for invalid fields,
