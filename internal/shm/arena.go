@@ -12,8 +12,8 @@ import (
 // pageSize is the unit in which Alloc gives out memory, in bytes.
 const pageSize = 4096
 
-// ErrNotAllocated means that the argument of Free is not memory Alloc returned, or that it was
-// freed already.
+// ErrNotAllocated means that the argument of Free is not memory that Alloc returned, or is freed
+// already.
 var ErrNotAllocated = errors.New("shm: no memory of Alloc")
 
 // An area is memory of this process that other processes may map for reading. The first Alloc

@@ -2,9 +2,10 @@ package shm
 
 // stringPiece is the number of bytes that one string instruction copies. The runtime's copy reads
 // each cache line of the destination before it writes the line, from the other processor's cache if
-// necessary. The string instruction does not read them, from this length on, which doubles the
-// bandwidth where the two processors share no cache. An instruction for more bytes would bypass the
-// caches: the bandwidth would be higher there, but half as high where the processors share a cache.
+// necessary. From this length on, the string instruction does not read the destination, which
+// doubles the bandwidth where the two processors share no cache. An instruction for more bytes
+// would bypass the caches: that gives more bandwidth where the processors share no cache, but half
+// as much where they do.
 const stringPiece = 4 << 10
 
 // move copies like the built-in copy and returns the number of bytes. It is for copies into a ring

@@ -13,8 +13,7 @@ const (
 	// caches.
 	DefaultRing = 2 << 20
 
-	// FirstRing is the size in bytes a ring begins with, or the ring's greatest size if that is
-	// less.
+	// FirstRing is the initial size of a ring in bytes, unless the ring's greatest size is less.
 	FirstRing = 256 << 10
 
 	// MinRing and MaxRing are the least and the greatest size in bytes a peer may propose for a
@@ -76,7 +75,7 @@ func reserveMore(n int64) bool {
 // total returns the size in bytes of the memory for two rings of the given size and their controls.
 func total(ring int) int { return 2*controlSize + 2*ring }
 
-// first returns the number of those bytes the rings use from the beginning.
+// first returns the number of bytes of that memory in use while both rings have their initial size.
 func first(ring int) int64 { return int64(total(min(ring, FirstRing))) }
 
 func checkRing(ring int) error {

@@ -70,8 +70,8 @@ func Create(ring int) (m *Memory, fd int, err error) {
 }
 
 // Open maps the memory of descriptor fd, which another process has created. The descriptor must be
-// of a memfd of ordinary pages, exactly as large as two rings of ring bytes, and sealed so that
-// this cannot change; otherwise Open returns an error. The caller still owns fd. The error wraps
+// of a memfd of ordinary pages, exactly as large as two rings of ring bytes, and sealed so that its
+// size cannot change; otherwise Open returns an error. The caller still owns fd. The error wraps
 // [ErrExhausted] if there is no memory.
 func Open(fd, ring int) (m *Memory, err error) {
 	if err := checkRing(ring); err != nil {
@@ -151,7 +151,7 @@ var strict = sync.OnceValue(func() bool {
 func (m *Memory) Ring() int { return m.ring }
 
 // Ends returns the ends of the rings that belong to this process; first is true in the process that
-// created the memory. Ends is called once. The ends are valid until Close.
+// created the memory. Call Ends only once. The ends are valid until Close.
 func (m *Memory) Ends(first bool) (in *Consumer, out *Producer) {
 	m.in, m.out = attach(m.b, m.ring, first)
 	return m.in, m.out

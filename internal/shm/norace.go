@@ -2,7 +2,7 @@
 
 package shm
 
-// See race.go.
+// Without the race detector these functions do nothing; see race.go.
 
 func raceRelease() {}
 func raceAcquire() {}

@@ -4,9 +4,9 @@ package shm
 
 import "sync/atomic"
 
-// The race detector does not understand positions in shared memory. Where both ends of a ring are
-// in one process, whatever happened before a position was published happened before the position
-// was read. A variable that the detector observes expresses the same order.
+// The race detector does not observe positions in shared memory. If both ends of a ring are in one
+// process, everything before the publication of a position happens before the position is read. A
+// variable that the detector observes expresses this order.
 var published atomic.Uint64
 
 func raceRelease() { published.Add(1) }

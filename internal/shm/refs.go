@@ -88,7 +88,8 @@ func (p *Producer) refers(b []byte) bool {
 	return true
 }
 
-// offer sends the memory of Alloc to the consumer, unless that was done before.
+// offer sends the memory of Alloc to the consumer, unless an earlier call has done so or has failed
+// for good.
 func (p *Producer) offer() {
 	if p.ref.never || p.Offer == nil || arena.fd < 0 || p.c.offer.Load() != notOffered {
 		return
@@ -111,7 +112,8 @@ func (p *Producer) settled() (bool, error) {
 }
 
 // settle is the part of a write that runs while bytes are owed. It returns the number of the owed
-// bytes once the consumer has copied them all, and ErrWouldBlock before that.
+// bytes once the consumer has copied them all. Before that, the error is ErrWouldBlock, or ErrPipe
+// if the consumer takes no more.
 func (p *Producer) settle() (n int, err error) {
 	ok, err := p.settled()
 	switch {
@@ -143,7 +145,7 @@ func (p *Producer) Owed() int { return p.ref.owed }
 
 // Detach makes the stream independent of the memory it was written from: references that the
 // consumer may still follow are moved to copies. If there is no memory for the copies, Detach
-// aborts the stream. It does nothing if no bytes are owed.
+// aborts the stream. It does nothing if no bytes are owed, or after Finish or Abort.
 func (p *Producer) Detach() {
 	if p.ref.owed == 0 || p.end != open || len(p.ref.copies) > 0 {
 		return
@@ -179,7 +181,7 @@ type following struct {
 	refuse bool   // the producer's memory cannot be mapped
 }
 
-// A reference is a copy of what was read, once, from a slot.
+// A reference is the private copy of a slot, which is read once.
 type reference struct {
 	pos         uint64
 	size, taken int

@@ -73,7 +73,7 @@ var (
 
 // A Producer is the writing end of a ring. It has one user at a time.
 type Producer struct {
-	// Wake wakes the consumer after Ask, because something was published. Wake must not block.
+	// Wake wakes a consumer that has called Ask, because something was published. It must not block.
 	Wake func()
 
 	// Offer, if not nil, sends fd, the descriptor of the memory of [Alloc], to the consumer and
@@ -93,7 +93,7 @@ type Producer struct {
 
 // A Consumer is the reading end of a ring. It has one user at a time.
 type Consumer struct {
-	// Wake wakes the producer after Ask, because there is room. Wake must not block.
+	// Wake wakes a producer that has called Ask, because there is room. It must not block.
 	Wake func()
 
 	// Offered, if not nil, is called when the producer has sent its memory. The function receives
@@ -172,9 +172,10 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reserve returns n bytes of the ring for the caller to fill; [Producer.Commit] publishes them. It
-// returns nil if there is no room for n bytes in one piece, or if the caller must use Write for
-// another reason. The consumer can change the bytes.
+// Reserve returns n bytes of the ring for the caller to fill; [Producer.Commit] publishes them. The
+// consumer can change the bytes. Reserve returns nil if there is no room for n bytes in a row,
+// while bytes are owed, while the ring is larger than its initial size or due to grow, and after
+// Finish or Abort.
 func (p *Producer) Reserve(n int) []byte {
 	at := p.tail & (p.ring - 1)
 	if p.end != open || p.ref.owed > 0 || p.grow.due || p.grow.large.Load() || uint64(n) > p.ring-at {
@@ -193,8 +194,8 @@ func (p *Producer) Commit(n int) {
 }
 
 // WriteV writes several pieces like Write. A piece from [Alloc] may be passed by reference. If
-// WriteV returns fewer bytes than the pieces have, the next write must continue with the rest. Some
-// of the rest may be taken already: see [Producer.Owed].
+// WriteV returns fewer bytes than the pieces have, the next write must continue after the returned
+// bytes, although the ring may have taken more: see [Producer.Owed].
 func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	if p.end != open {
 		return 0, io.ErrClosedPipe
@@ -268,9 +269,9 @@ func (p *Producer) put(b []byte) {
 	p.tail += uint64(len(b))
 }
 
-// publish publishes the last n written bytes. It stores the position first and then checks whether
-// the consumer sleeps. A consumer does the two in the opposite order, so that at least one side
-// notices the other.
+// publish publishes the last n written bytes. It stores the position first and then checks for a
+// request by Ask. A consumer makes the request first and then reads the position, so that at least
+// one side notices the other.
 func (p *Producer) publish(n int) {
 	if n <= nearMax && n > 0 {
 		if at := (p.tail - uint64(n)) & (p.ring - 1); at+nearMax <= p.ring {
@@ -279,7 +280,7 @@ func (p *Producer) publish(n int) {
 	}
 	raceRelease()
 	p.c.tail.Store(p.tail)
-	// Compared first, because a store costs each message some nanoseconds.
+	// A comparison first, because a store costs each message some nanoseconds.
 	if p.ref.shown != p.ref.refs {
 		p.ref.shown = p.ref.refs
 		p.c.refs.Store(p.ref.refs) // after tail, because references precede a position
@@ -290,8 +291,9 @@ func (p *Producer) publish(n int) {
 }
 
 // Ask requests that the consumer call Wake when half of the ring is free or, while bytes are owed,
-// when it has followed the last reference. Ask reports whether the producer can wait for the call:
-// not if there is room already, if the consumer takes no more, or if its index is impossible.
+// when the consumer has followed the last reference. Ask reports whether the producer can wait for
+// that call: not if there is room already, if the consumer takes no more, or if the consumer's
+// index is impossible.
 func (p *Producer) Ask() bool {
 	p.grow.enter()
 	defer p.grow.leave()
@@ -324,7 +326,7 @@ func (p *Producer) Roomy() bool {
 // Finish ends the stream in an orderly way, after the bytes written so far, and wakes the peer.
 func (p *Producer) Finish() { p.finish(finished) }
 
-// Abort resets the connection and wakes the peer.
+// Abort resets the stream and wakes the peer.
 func (p *Producer) Abort() { p.finish(aborted) }
 
 func (p *Producer) finish(how uint32) {
@@ -397,7 +399,7 @@ func (q *Consumer) ended() error {
 	}
 }
 
-// Ending reports whether the producer has finished or aborted, so that no more is published.
+// Ending reports whether the producer has finished or aborted, so that it publishes no more.
 func (q *Consumer) Ending() bool { return q.c.end.Load() != open }
 
 // Read takes bytes that are available, at most len(b), and returns their number. It may return
@@ -499,7 +501,7 @@ func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 // ReadV, the count includes the pieces before the faulting one.
 func (q *Consumer) Taken() uint64 { return q.head + q.ref.taken }
 
-// some is Available with a positive number whenever the error is nil.
+// some is Available, repeated while the number is 0 without an error.
 func (q *Consumer) some() (int, error) {
 	for {
 		n, err := q.Available()
@@ -539,8 +541,8 @@ func (q *Consumer) get(b []byte, off int) {
 	}
 }
 
-// take takes n bytes, publishes the new position, and wakes the producer if it waits for room and
-// there is enough now.
+// take takes n bytes and publishes the new position. If the producer waits for room and enough is
+// free, take wakes the producer.
 func (q *Consumer) take(n int) {
 	q.head += uint64(n)
 	q.c.head.Store(q.head)

@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// See word_amd64.go.
+// A word and a block are as in word_amd64.go, with the atomic operations that other architectures
+// and the race detector need.
 type word struct{ v atomic.Uint64 }
 
 func (w *word) set(v uint64) { w.v.Store(v) }
