@@ -26,7 +26,7 @@ type connection struct {
 // own pass 32 one bits; those with our header pass 64.
 const forever = 1<<32 - 1
 
-// until returns a context that ends after ms milliseconds.
+// until returns a context that ends after ms milliseconds, or never if ms is at least forever.
 func until(ms C.VIP_ULONG) (context.Context, context.CancelFunc) {
 	if ms >= forever {
 		return context.Background(), func() {}
@@ -34,7 +34,8 @@ func until(ms C.VIP_ULONG) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Duration(ms)*time.Millisecond)
 }
 
-// address reads a network address, whose bytes follow its lengths.
+// address copies a network address, whose bytes follow the two lengths. The caller has checked them
+// by fits.
 func address(a *C.VIP_NET_ADDRESS) vi.Address {
 	host, d := int(a.HostAddressLen), int(a.DiscriminatorLen)
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&a.HostAddress)), host+d)
@@ -51,15 +52,15 @@ func (n *nic) fits(a *C.VIP_NET_ADDRESS) bool {
 const maxHost = 18
 
 // local reads a program's own address. Only the discriminator matters, because the host part is
-// often uninitialised. [VIA 6.4.5]
+// often uninitialised; the NIC's own host part replaces it. [VIA 6.4.5]
 func (n *nic) local(a *C.VIP_NET_ADDRESS) vi.Address {
 	l := address(a)
 	l.Host = n.place.Wait
 	return l
 }
 
-// setAddress writes an address into room for NicAddressLen and
-// MaxDiscriminatorLen bytes.
+// setAddress writes an address into room for NicAddressLen and MaxDiscriminatorLen bytes. If the
+// address is too long, its host part is cut to NicAddressLen bytes.
 func (n *nic) setAddress(out *C.VIP_NET_ADDRESS, a vi.Address) {
 	room := len(n.attrs.LocalAddress) + n.attrs.MaxDiscriminatorLen
 	host, d := a.Host, a.Discriminator

@@ -1,6 +1,6 @@
 /*
- * The interface between the C half of libvipl (front/) and its Go half. The Go half never gets a
- * pointer to a handle, only numbers.
+ * This is the interface between the C half of libvipl (front/) and its Go half. The Go half gets
+ * handles as numbers, never as pointers, because Go must not treat a stale handle as a pointer.
  */
 #ifndef VIPL_ENGINE_H
 #define VIPL_ENGINE_H

@@ -61,8 +61,8 @@ func vipl_go_destroy_ptag(nh, h C.uintptr_t) C.int {
 	return C.VIP_SUCCESS
 }
 
-// tag returns the protection tag of a handle in attributes. It returns nil for NULL, which is a
-// valid value.
+// tag returns the protection tag whose handle is at an address, a field of attributes. It returns
+// nil for NULL, which is a valid value, and ErrInvalidPtag for any other handle without a tag.
 func (n *nic) tag(at unsafe.Pointer) (*vi.Ptag, error) {
 	h := number(at)
 	if h == 0 {
@@ -81,7 +81,7 @@ func number(at unsafe.Pointer) handle { return *(*handle)(at) }
 
 func setNumber(at unsafe.Pointer, h handle) { *(*handle)(at) = h }
 
-// tagHandle returns the handle of a protection tag.
+// tagHandle returns the handle of a protection tag, or 0 if p is nil or destroyed.
 func (n *nic) tagHandle(p *vi.Ptag) handle {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -188,7 +188,7 @@ func vipl_go_query_mem(nh, addr C.uintptr_t, mh C.VIP_MEM_HANDLE, out *C.VIP_MEM
 	return C.VIP_SUCCESS
 }
 
-// mapped reports whether the pages of length bytes at addr exist.
+// mapped reports whether all pages of length bytes at addr are mapped.
 func mapped(addr, length uintptr) bool {
 	page := uintptr(os.Getpagesize())
 	end := addr + length

@@ -35,7 +35,7 @@ type nic struct {
 	closed   bool                  // guarded by mu
 	regions  map[uint32]*vi.Region // guarded by mu; by memory handle
 	tags     map[*vi.Ptag]handle   // guarded by mu
-	children map[handle]func()     // guarded by mu; functions that remove each object from its table
+	children map[handle]func()     // guarded by mu; for each object of the NIC, the function that removes it from its table
 }
 
 // opened holds the number of open NICs and their Opener.
@@ -45,7 +45,8 @@ var opened struct {
 	opener *viplconf.Opener // guarded by mu; created for the first NIC
 }
 
-// opener reads the configuration when the first NIC is opened.
+// opener returns the Opener and counts one more open NIC. The first call reads the configuration.
+// Beyond maxNICs the error is ErrResource.
 func opener() (*viplconf.Opener, error) {
 	opened.mu.Lock()
 	defer opened.mu.Unlock()

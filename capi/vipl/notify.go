@@ -48,7 +48,7 @@ func (d *dispatcher) run() {
 }
 
 // vipl_go_notify registers a handler for the next descriptor of a queue. If taken is not NULL, the
-// C half already holds that descriptor, and vipl_go_notify has the handler called with it.
+// C half already holds that descriptor, and the handler is called with it at once.
 //
 //export vipl_go_notify
 func vipl_go_notify(h C.uintptr_t, recv C.int, context unsafe.Pointer, f C.vipl_notify, taken *C.VIP_DESCRIPTOR) C.int {
@@ -134,7 +134,8 @@ func errorObjects(d vi.ErrorDescriptor) (v handle, at unsafe.Pointer) {
 	return v, at
 }
 
-// defaultError is the handler of a program that has set none. [VIA 5.1]
+// defaultError is the handler of a program that has set none. It writes one line to the standard
+// error. [VIA 5.1]
 func (n *nic) defaultError(d vi.ErrorDescriptor) {
 	v, _ := errorObjects(d)
 	complain("%s: %v (resource %d, VI %#x)", n.name, d.Code, d.Resource, uintptr(v))

@@ -8,8 +8,8 @@ import (
 )
 
 // headroom makes the stack of the current goroutine large enough for a signal handler of the
-// program. Every function that C calls calls it first. Programs install handlers without
-// SA_ONSTACK, so a handler runs on the current stack. In a call of this half that is the stack of a
+// program. Functions that C calls begin with it. Programs install handlers without SA_ONSTACK, so a
+// handler runs on the current stack. In a call of this half the current stack is that of a
 // goroutine, which is small and grows only for Go. The C half starts the runtime such that stacks
 // do not shrink, and such that the runtime's own threads block all signals. Once the stack has
 // grown, headroom costs a comparison.

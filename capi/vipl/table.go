@@ -30,7 +30,7 @@ const (
 	chunks    = 1 << (indexBits - chunkBits)
 )
 
-// A table has the objects of one kind. Looking one up takes no lock.
+// A table has the objects of one kind. Looking up a handle takes no lock.
 type table[T any] struct {
 	kind handle
 
@@ -110,8 +110,8 @@ func (t *table[T]) remove(h handle) bool {
 	return true
 }
 
-// The tables of the process. They are package variables, the only ones of this module, because a C
-// program passes nothing but a handle.
+// These are the tables of the process. They are package variables, the only ones of this module,
+// because a C program passes nothing but a handle.
 var (
 	nics  = table[nic]{kind: kindNIC}
 	ptags = table[ptag]{kind: kindPtag}

@@ -36,7 +36,7 @@ type stock struct {
 // maxStock is the largest number of descriptors in a stock.
 const maxStock = 256
 
-// take fills ds with descriptors of e.
+// take fills ds with descriptors of e from the stock. It makes new ones if the stock has too few.
 func (s *stock) take(ds []*descriptor, e *endpoint, recv bool) {
 	s.mu.Lock()
 	n := min(len(ds), len(s.free))
@@ -52,7 +52,7 @@ func (s *stock) take(ds []*descriptor, e *endpoint, recv bool) {
 	}
 }
 
-// put returns reaped descriptors to the stock.
+// put returns reaped descriptors to the stock, except those beyond maxStock.
 func (s *stock) put(ds []*vi.Descriptor) {
 	if len(ds) == 0 {
 		return
@@ -102,7 +102,8 @@ const segmentSize = 16
 const descriptorSize = uint64(unsafe.Sizeof(controlSegment{})) + 2*segmentSize
 
 // read fills c from the program's descriptor at c.at. It returns false if the descriptor is
-// misaligned or outside of its memory. Reading that memory may fault. [VIA 5.3]
+// misaligned or not within the region mem. The caller guards the call, because reading that memory
+// may fault. [VIA 5.3]
 func (c *descriptor) read(mem vi.MemHandle) bool {
 	addr := uint64(uintptr(c.at))
 	if addr%C.VIP_DESCRIPTOR_ALIGNMENT != 0 {
@@ -148,7 +149,8 @@ func (c *descriptor) fill(cs *controlSegment, n int) {
 }
 
 // complete writes the result into the program's descriptor, the status last. It runs under the
-// queue's lock, before the descriptor can be taken. [VIA 3.3]
+// queue's lock, before the descriptor can be taken. If the program has unmapped the descriptor,
+// complete starts a goroutine that reports the error. [VIA 3.3]
 func complete(d *vi.Descriptor) {
 	c := d.Context.(*descriptor)
 	err := regmem.Guard(func() {
@@ -199,7 +201,8 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int,
 // longSend is the least length in bytes of a long send, whose cost is dominated by the copy.
 const longSend = 64 << 10
 
-// postAll reads and posts descriptors.
+// postAll reads and posts the descriptors cs. A descriptor that read refuses is reported as an
+// asynchronous error, and the others are posted.
 func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post, isLong *C.int) C.int {
 	var batch [16]*vi.Descriptor
 	for {

@@ -83,7 +83,7 @@ typedef void *VIP_EVENT_HANDLE;
 
 typedef void *VIP_QOS; /* transmitted, but has no effect */
 
-/* There is no time limit. 0xFFFFFFFF means the same. */
+/* A timeout of VIP_INFINITE means no limit. 0xFFFFFFFF means the same. */
 #define VIP_INFINITE (~0UL)
 
 /* ---- Return codes ------------------------------------------------------- */
@@ -427,8 +427,8 @@ VIP_RETURN VipNSGetHostByName(IN VIP_NIC_HANDLE NicHandle, IN VIP_CHAR *Name, OU
 	IN VIP_ULONG NameIndex);
 
 /*
- * NameLen is the size of Name before the call, and the length of the name with its final 0 after
- * it.
+ * NameLen is the size of Name before the call. After the call it is the length of the host's name
+ * with the final 0, also if Name is too small and the call returns VIP_ERROR_RESOURCE.
  */
 VIP_RETURN VipNSGetHostByAddr(IN VIP_NIC_HANDLE NicHandle, IN VIP_NET_ADDRESS *Address, OUT VIP_CHAR *Name,
 	IN OUT VIP_ULONG *NameLen);
@@ -439,7 +439,7 @@ VIP_RETURN VipNSShutdown(IN VIP_NIC_HANDLE NicHandle);
 /* *SendsDeferred is set to VIP_FALSE, because the library itself sends deferred messages. */
 VIP_RETURN VipPostDeferredSends(IN VIP_VI_HANDLE ViHandle, IN VIP_BOOLEAN EnableInterrupt, OUT VIP_BOOLEAN *SendsDeferred);
 
-/* This call returns VIP_ERROR_NOT_SUPPORTED. */
+/* These two calls return VIP_ERROR_NOT_SUPPORTED. */
 VIP_RETURN VipAddTagCQ(IN VIP_CQ_HANDLE CQHandle, IN OUT VIP_EVENT_HANDLE *EventHandle, IN VIP_ULONG Tag, IN VIP_ULONG Priority);
 VIP_RETURN VipRemoveTagCQ(IN VIP_CQ_HANDLE CQHandle, IN VIP_EVENT_HANDLE EventHandle, IN VIP_ULONG Tag);
 

@@ -3,7 +3,7 @@
 
 #define N(h) ((uintptr_t)(h))
 
-/* Every call fails before a NIC was opened, and in a child of fork. */
+/* blocked sets *r and returns 1 if every call fails: in a child of fork, and before a NIC was opened. */
 static int blocked(VIP_RETURN *r) {
 	if (atomic_load_explicit(&orphaned, memory_order_relaxed)) {
 		*r = VIP_ERROR_RESOURCE;
@@ -122,7 +122,7 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE nic, VIP_VI_ATTRIBUTES *attrs, VIP_CQ_HAND
 	return VIP_SUCCESS;
 }
 
-/* lock_both locks both queues of a VI, after its gathered sends were handed over. */
+/* lock_both locks both queues of a VI, and hands over its gathered sends. */
 static void lock_both(struct vi *v) {
 	pthread_mutex_lock(&v->q[0].lock);
 	pthread_mutex_lock(&v->q[1].lock);
@@ -229,7 +229,10 @@ static VIP_RETURN post_to(VIP_VI_HANDLE vi, int recv, VIP_DESCRIPTOR *d, VIP_MEM
 	return post(&v->q[recv], d, mem);
 }
 
-/* take_locked returns the next descriptor taken from a work queue, or NULL if there is none. */
+/*
+ * take_locked removes and returns the next descriptor that the C half has taken from the Go half's
+ * work queue, or NULL if there is none.
+ */
 static struct vipl_ready *take_locked(struct queue *q) {
 	if (q->n == 0)
 		return NULL;
@@ -240,8 +243,9 @@ static struct vipl_ready *take_locked(struct queue *q) {
 }
 
 /*
- * lock_to_look locks a queue for a call that may find it empty. If it is empty, the sends that
- * this thread has posted, and those gathered for the VI, are handed over first.
+ * lock_to_look locks a queue for a call that may find the queue empty, and returns the next taken
+ * descriptor. If there is none, it hands over the sends that this thread has gathered, and those
+ * gathered for the VI. It returns NULL if there is still no descriptor.
  */
 static struct vipl_ready *lock_to_look(struct vi *v, struct queue *q) {
 	struct vipl_ready *t;
@@ -397,7 +401,7 @@ VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE cq) {
 	return r;
 }
 
-/* live drops taken entries of VIs that were destroyed meanwhile. */
+/* live_locked returns the next taken entry, or NULL. It drops entries of VIs that were destroyed. */
 static struct vipl_entry *live_locked(struct queue *q) {
 	while (q->n > 0) {
 		struct vipl_entry *e = &q->taken.entry[q->first++];

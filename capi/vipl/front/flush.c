@@ -12,15 +12,15 @@
 
 #define RAREST 100000 /* largest ns between two checks */
 #define ROUNDS 50     /* checks without a gathered send until a queue is no longer watched */
-#define LONGEST 1023  /* longest pause in gathering, in posts, after it delayed a send */
+#define LONGEST 1023  /* longest pause, in posts, after gathering delayed a send */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wanted = PTHREAD_COND_INITIALIZER;
 static struct queue *watched; /* guarded by lock */
 
 /*
- * fetch hands over sends that have waited too long. A thread that has the lock of the queue also
- * does that.
+ * fetch hands over the sends of q if they have waited for PATIENCE. While another thread holds the
+ * lock of the queue, fetch does nothing; the next check tries again.
  */
 static void fetch(struct queue *q, uint64_t now) {
 	struct burst *b = &q->burst;
@@ -118,7 +118,7 @@ int watch(struct queue *q) {
 	return 0;
 }
 
-/* The sends of a program that ends are handed over. */
+/* leave hands over the gathered sends of a program that exits, except those of locked queues. */
 __attribute__((destructor)) static void leave(void) {
 	struct queue *q;
 

@@ -13,16 +13,16 @@
 #define TAKE 32   /* descriptors or entries taken from a queue at a time */
 #define GATHER 16 /* most sends handed to the Go half at a time */
 
-/* How a program posts to a send queue; see post.c. */
+/* A burst records how a program posts to a send queue; see post.c. */
 struct burst {
 	struct vipl_post post[GATHER]; /* gathered, not yet handed to the Go half */
 	unsigned n;
 	_Atomic unsigned handed; /* number of hand-overs */
-	_Atomic uint64_t since; /* time at which the first of them was gathered, in ns; 0: none is */
-	uint64_t last;          /* time of the last post that was not gathered */
+	_Atomic uint64_t since; /* time in ns at which the first gathered send was posted; 0: there is none */
+	uint64_t last;          /* time in ns of the last post that was not gathered */
 	unsigned run, before;   /* posts since the last wait, and between the last two waits */
 	_Atomic int waited;     /* the program has waited since the last post */
-	unsigned vain, rest;    /* pause in gathering after it delayed a send, and its remainder, in posts */
+	unsigned vain, rest;    /* in posts: last pause after gathering delayed a send, and its remainder */
 	int off;                /* never gather */
 
 	/* Used by the flusher, guarded by its lock; see flush.c. */
@@ -31,10 +31,10 @@ struct burst {
 	unsigned idle, looked;
 };
 
-/* How a queue is polled; see poll.c. */
+/* A poll records how a program polls a queue; see poll.c. */
 struct poll {
 	int vain, looks, fit;  /* empty checks in a row; checks of the last call; checks that fit into one call */
-	uint64_t began, ended; /* the last call, in ns, once vain is large */
+	uint64_t began, ended; /* time of the last call, in ns; set once vain is EAGER */
 };
 
 /* A work queue or completion queue of a program. Its memory is never freed. */
@@ -44,10 +44,10 @@ struct queue {
 	int recv;
 
 	/* Guarded by lock: */
-	int attached;        /* to a completion queue */
-	int waiters;         /* in the Go half; they take precedence over the C half */
-	unsigned first, n;   /* taken and not yet reaped by the program */
-	struct burst burst;  /* of a send queue */
+	int attached;        /* 1 for a work queue that is attached to a completion queue */
+	int waiters;         /* threads that wait in the Go half; they take precedence over the C half */
+	unsigned first, n;   /* first element of taken that the program has not reaped, and their number */
+	struct burst burst;  /* used for a send queue only */
 	struct poll poll;
 	union {
 		struct vipl_ready ready[TAKE];
@@ -75,10 +75,10 @@ struct vi *vi_enter(uintptr_t h, uintptr_t nic, int send_attached, int recv_atta
 int cq_enter(uintptr_t h, uintptr_t nic);
 void vi_leave(uintptr_t h);
 void cq_leave(uintptr_t h);
-void nic_leave(uintptr_t h); /* all of a NIC */
+void nic_leave(uintptr_t h); /* frees the slots of all VIs and completion queues of a NIC */
 
 /* start.c */
-int start(void);                      /* the Go half; 0 or -1 */
+int start(void);                      /* starts the Go half; 0, or -1 on failure */
 extern _Atomic int started, orphaned; /* orphaned: in a child of fork */
 
 /* post.c */
@@ -90,13 +90,13 @@ uint64_t nanoseconds(void);
 /* The send queue that this thread has gathered for, and the last that it has posted to; or NULL. */
 extern _Thread_local struct queue *gathering, *posted;
 
-/* Called before every call that depends on the sends of this thread. */
+/* hand_over_mine precedes every call that depends on the sends that this thread has gathered. */
 static inline void hand_over_mine(void) {
 	if (gathering)
 		hand_over(gathering);
 }
 
-/* Called when the program waits, or has polled an empty queue. */
+/* waits records that the program waits, or has polled an empty queue. */
 static inline void waits(void) {
 	if (posted)
 		atomic_store_explicit(&posted->burst.waited, 1, memory_order_relaxed);

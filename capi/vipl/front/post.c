@@ -9,7 +9,7 @@
  * and its answer. If the program has posted several sends before its last wait, the first one is
  * gathered as well. Taking the last arrived message counts as a wait, because the next post may be
  * an answer. If the flusher had to fetch the posts of a queue, for example because its program
- * watches memory, nothing is gathered for the queue for a while, which doubles each time.
+ * watches memory, the next posts to the queue are not gathered. Their number doubles each time.
  */
 #include <time.h>
 #include "front.h"
@@ -27,8 +27,9 @@ uint64_t nanoseconds(void) {
 
 /*
  * give_locked posts to the Go half. It also takes the sends that have completed by then, usually
- * most of them, so that reaping them needs no further call of that half. After a long send none
- * are gathered, because copying its bytes dominates the cost, and the flusher would disturb that.
+ * most of them, so that reaping them needs no further call of that half. After a long send the
+ * next GATHER sends are not gathered, because copying the bytes of a long send dominates the cost,
+ * and the flusher would disturb the copy.
  */
 static VIP_RETURN give_locked(struct queue *q, struct vipl_post *posts, unsigned n) {
 	int take = !q->recv && q->n == 0 && q->waiters == 0, ended = 0, is_long = 0;

@@ -1,7 +1,7 @@
 /*
  * A slot is the record of the C half for a VI or a completion queue. The index in the handle finds
- * it. Slots are allocated in chunks and never freed, so that a stale handle leads to a free slot
- * or to that of another object, but never to freed memory.
+ * the slot. Slots are allocated in chunks and never freed, so that a stale handle leads to a free
+ * slot or to the slot of another object, but never to freed memory.
  */
 #include <stdlib.h>
 #include "front.h"

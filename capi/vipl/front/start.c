@@ -14,8 +14,8 @@ extern char **environ;
 _Atomic int started, orphaned;
 
 /*
- * The function that the Go runtime would register with the dynamic linker: capi/build.sh moves it
- * out of .init_array into a section of this name.
+ * A starter is the function that the Go runtime would register with the dynamic linker. capi/build.sh
+ * moves its address from .init_array into the section vipl_go_start.
  */
 typedef void (*starter)(int, char **, char **);
 extern starter const __start_vipl_go_start[] __attribute__((visibility("hidden")));
@@ -25,8 +25,8 @@ static void forked(void) { atomic_store(&orphaned, 1); }
 
 /*
  * The runtime reads its arguments and environment from one block, like that of a new process:
- * argv, environment and auxiliary vector, each ended by 0. With an empty auxiliary vector it asks
- * the kernel. Our block differs from the program's in one setting: stacks of goroutines do not
+ * argv, environment and auxiliary vector, each ended by 0. If the auxiliary vector is empty, the
+ * runtime asks the kernel. Our block differs from the program's in one setting: stacks of goroutines do not
  * shrink, see headroom in stack.go.
  */
 static char **runtime_block(void) {
@@ -68,7 +68,7 @@ static void start_once(void) {
 
 	if (!block || pthread_atfork(NULL, NULL, forked) != 0)
 		return;
-	/* Threads of the runtime inherit this: signals of the program come to
+	/* Threads of the runtime inherit this mask, so that signals reach only
 	 * threads of the program. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
