@@ -8,8 +8,8 @@ import (
 // maxDiscard is the largest number of unwanted bytes that one read takes.
 const maxDiscard = 64 << 10
 
-// A Placer places the frames of one connection. Only the receive role of the connection uses it, so
-// it has no lock. Set Wire before the first frame.
+// A Placer places the frames of one connection. It has no lock, because only the goroutine that
+// holds the receive role of the connection uses it. Set Wire before the first frame.
 type Placer struct {
 	Wire Wire
 	f    Frame
@@ -24,7 +24,7 @@ type long struct {
 	discard []byte       // memory for unwanted bytes
 }
 
-// Ahead returns the pins of memory of predicted frames.
+// Ahead returns the pins of memory of predicted frames; it is empty unless a read is planned.
 func (x *Placer) Ahead() []regmem.Ref {
 	if x.long == nil {
 		return nil
@@ -100,8 +100,8 @@ func (x *Placer) end(trailer []byte) error {
 	return x.Wire.End(trailer)
 }
 
-// Place copies p, the next payload bytes of the current frame, to the memory the Wire names for
-// them.
+// Place copies p, the next payload bytes of the current frame, to the memory that the Wire names.
+// Bytes that the Wire does not want are dropped.
 func (x *Placer) Place(p []byte) {
 	if at := x.f.At; at != nil {
 		if at = at[x.f.placed:]; x.f.Watched {
@@ -128,8 +128,8 @@ func (x *Placer) Place(p []byte) {
 	}
 }
 
-// copy copies p to ref. It does nothing if p is that memory already, because a read placed it
-// there.
+// copy copies p to ref. It does nothing if p is the memory of ref, because a read has then placed
+// the bytes already.
 func (x *Placer) copy(ref regmem.Ref, p []byte) error {
 	switch {
 	case !ref.Far() && &ref.B()[0] == &p[0]:
@@ -212,9 +212,9 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 	return true
 }
 
-// Landed handles the bytes a read placed by the last Plan, as [frameio.Protocol] requires: frame
-// bytes of the current frame, then after bytes from the first predicted header on. It returns how
-// many of the latter it consumed. It releases all pins before it returns.
+// Landed handles the bytes that a read placed by the last Plan, as [frameio.Protocol] requires:
+// frame bytes of the current frame, then after bytes from the first predicted header on. taken is
+// the number of the after bytes that it consumed. It releases all pins before it returns.
 func (x *Placer) Landed(p *frameio.Plan, frame, after int) (taken, missing int, err error) {
 	if x.Missing() > 0 {
 		x.long.unpin()

@@ -18,7 +18,7 @@ import (
 // The kinds of a test frame. Each frame has a header of four bytes (its size, its kind and zero),
 // followed by the payload.
 const (
-	plain   = iota // nothing else
+	plain   = iota // only the payload follows the header
 	summed         // a sum follows the payload, like the CRC of an FPDU
 	watched        // the last bytes become visible after all others, as for VI/TCP's Writes
 	dropped        // the payload of the frame is dropped

@@ -5,7 +5,8 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Predictions are the predicted frames of one read. A Wire fills them in Predict.
+// Predictions are the predicted frames of one read. A Wire adds frames in its method Predict; the
+// methods of Predictions may be called only there.
 type Predictions struct {
 	Max    int          // largest sum of predicted bytes; a Wire may lower it
 	pinned []regmem.Ref // memory of the predicted frames, from Plan to Landed
@@ -29,7 +30,7 @@ func (x *Placer) predict(p *frameio.Plan) {
 	}
 	x.Wire.Predict(a)
 	a.plan = nil
-	if len(p.Predicted) == 0 { // Landed may not be called
+	if len(p.Predicted) == 0 { // without predictions, Landed might not be called
 		a.release()
 	}
 }

@@ -2,8 +2,8 @@ package placer
 
 import "viaduct/internal/regmem"
 
-// A Wire is the part of a protocol that interprets its frames. Its methods are called in the
-// receive role.
+// A Wire is the part of a protocol that interprets its frames. Only the goroutine that holds the
+// receive role of the connection calls its methods.
 type Wire interface {
 	// Next checks the frame at the front of p before any of its payload is placed, and sets f. If
 	// early is true, Next may accept a long frame whose end has not arrived. n is the number of
@@ -36,9 +36,9 @@ type Wire interface {
 	Predict(to *Predictions)
 }
 
-// A Frame is the frame being placed, or the last one. A Wire calls Begin for each.
+// A Frame is the frame being placed, or the last one. A Wire calls Begin for each frame.
 type Frame struct {
-	Size    int    // size in bytes of the whole payload to place
+	Size    int    // bytes of payload to place, whether they have arrived or not
 	Trailer int    // bytes after the payload that End needs, and that have not arrived
 	At      []byte // see Begin
 	Watched bool   // a program may watch the last bytes, so they must become visible after all others
@@ -47,9 +47,9 @@ type Frame struct {
 	placed int  // bytes of payload that were placed or dropped
 }
 
-// Begin begins a frame with size bytes of payload to place. After the payload follow trailer bytes
-// End needs and that have not arrived. at is the memory of the whole payload if the Wire knows it
-// already and the held pin covers it; otherwise at is nil.
+// Begin begins a frame with size bytes of payload to place. trailer is the number of bytes after
+// the payload that End needs and that have not arrived. at is the memory of the whole payload if
+// the Wire knows it already and the held pin covers it; otherwise at is nil.
 func (f *Frame) Begin(size, trailer int, at []byte) {
 	f.Size, f.Trailer, f.At, f.Watched, f.placed = size, trailer, at, false, 0
 }
