@@ -4,9 +4,9 @@
 // The two processes find each other by a name in the abstract namespace of AF_UNIX sockets, which
 // the processes of one network namespace share. Containers with separate network namespaces need a
 // directory mounted into both (SameHostDir of the transports). The user of both processes must own
-// the directory, and no other user may write to it. As a proof, each side then passes its end of
-// the TCP connection to the other. If addresses are translated between them, the connection uses
-// TCP.
+// the directory, and no other user may write to it. As a proof, each process then passes its end of
+// the TCP connection to the other process. If addresses are translated between the two processes,
+// the connection uses TCP.
 //
 // The TCP connection is made as usual, and stays open and silent: it ends when the peer ends.
 // Frames, limits and errors are the same. Both processes must belong to one user. If one end cannot
