@@ -1,14 +1,14 @@
-// Package crc computes the two CRCs of the protocols: CRC-32 (IEEE 802.3) of
-// Fibre Channel frames and CRC-32C (Castagnoli) of MPA.
+// Package crc computes the two CRCs of the protocols: CRC-32 (IEEE 802.3) of Fibre Channel frames
+// and CRC-32C (Castagnoli) of MPA.
 //
-// It is hash/crc32, but for long inputs on processors that multiply without
-// carries in registers of 512 bits, which the standard library does not use:
-// there a pass over data in the cache takes a quarter to a half of the time.
+// It uses hash/crc32, except for inputs of at least 256 bytes on processors that multiply without
+// carries in registers of 512 bits (VPCLMULQDQ), which the standard library does not use. There, a
+// pass over data in the cache takes a quarter to a half of the time.
 package crc
 
 import "hash/crc32"
 
-// A Table is one polynomial.
+// A Table holds the constants of one polynomial. Its zero value cannot be used.
 type Table struct {
 	std *crc32.Table
 	k   folds
@@ -22,8 +22,8 @@ var (
 
 func newTable(std *crc32.Table) *Table { return &Table{std, foldsOf(std[128])} }
 
-// Update returns the CRC of p appended to what has the CRC crc, which is 0 for
-// nothing. It is crc32.Update.
+// Update returns the CRC of the bytes whose CRC is crc followed by p. For the first bytes crc is 0.
+// The result is that of crc32.Update.
 func (t *Table) Update(crc uint32, p []byte) uint32 {
 	if canFold && len(p) >= foldMin {
 		n := len(p) &^ (foldStep - 1)

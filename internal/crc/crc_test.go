@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestUpdate: what this package makes of any length is what the standard library
-// makes of it, also in two pieces.
+// TestUpdate checks that Update returns the same CRC as hash/crc32 for inputs of every length,
+// passed in one piece or in two.
 func TestUpdate(t *testing.T) {
 	t.Logf("folds: %v", canFold)
 	rng := rand.NewChaCha8([32]byte{1})
@@ -34,7 +34,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestNumbers: those of the IEEE polynomial are known from elsewhere.
+// TestNumbers compares the multipliers of the IEEE polynomial with published values.
 func TestNumbers(t *testing.T) {
 	k := foldsOf(crc32.IEEE)
 	if k.by64 != (factor{0x154442bd4, 0x1c6e41596}) || k.by16 != (factor{0x1751997d0, 0x0ccaa009e}) ||

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// TestFault: a file that is cut short while it is summed up is an error for the
-// caller that guards against it, and no more.
+// TestFault checks that Update of a truncated file in mapped memory causes an error under
+// regmem.Guard, and does not end the program.
 func TestFault(t *testing.T) {
 	const size = 4 << 16
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
