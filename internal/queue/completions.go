@@ -41,7 +41,7 @@ func NewCompletions[E any](capacity int) *Completions[E] {
 // Push appends an entry. A closed queue drops it.
 func (c *Completions[E]) Push(e E) { c.PushN(e, 1) }
 
-// PushN appends the same entry n times.
+// PushN appends the same entry n times. A closed queue drops all.
 func (c *Completions[E]) PushN(e E, n int) {
 	if n == 0 {
 		return
@@ -69,7 +69,8 @@ func (c *Completions[E]) PushN(e E, n int) {
 	}
 }
 
-// PushAll appends the entries of es under one lock, if no Notify registration is pending.
+// PushAll appends the entries of es, under one lock unless a Notify registration is pending. A
+// closed queue drops them.
 func (c *Completions[E]) PushAll(es []E) {
 	if len(es) == 0 {
 		return
@@ -122,9 +123,10 @@ func (c *Completions[E]) PollN(buf []E) int {
 	return n
 }
 
-// Wait removes and returns the first entry. It waits until there is one, or until ctx ends or the
-// queue is closed; the error is then ErrClosed or the error of ctx. A present entry wins over a
-// cancelled context. p, which may be nil, is the connection Wait polls for progress.
+// Wait removes and returns the first entry. If there is none, Wait waits until one is pushed, ctx
+// ends or the queue is closed; the error is then nil, the error of ctx or ErrClosed. A present
+// entry wins over a cancelled context. p, which may be nil, is the connection that Wait polls for
+// progress.
 func (c *Completions[E]) Wait(ctx context.Context, p attend.Progress) (e E, err error) {
 	c.mu.Lock()
 	if err := attend.Until(ctx, &c.mu, &c.waiters, (*completionSource[E])(c), p); err != nil {

@@ -20,7 +20,7 @@ func TestCompletionsAgainstModel(t *testing.T) {
 		capacity := rapid.IntRange(1, 20).Draw(t, "capacity")
 		c := NewCompletions[int](capacity)
 		var (
-			model            []int // entries that wait
+			model            []int // entries in the queue
 			registered       int
 			served, expected []int // values passed by registrations: actual and expected
 			closed           bool

@@ -23,8 +23,8 @@ func TestPostN(t *testing.T) {
 	}
 }
 
-// TestPeekN starts requests one by one after PeekN has returned them. A flush must treat only those
-// as started.
+// TestPeekN starts requests one by one after PeekN has returned them. A flush must treat only the
+// started requests as started.
 func TestPeekN(t *testing.T) {
 	var w Work[int]
 	w.PostN([]int{10, 11, 12, 13, 14})
@@ -79,7 +79,7 @@ func TestRetire(t *testing.T) {
 }
 
 // TestEmpty checks that a queue is empty only after OnDones has returned for the last requests and
-// they were reaped. That is later than the requests are done.
+// they were reaped. It is not yet empty when the requests are done.
 func TestEmpty(t *testing.T) {
 	var w Work[int]
 	var during []bool

@@ -16,7 +16,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A piped is a SourceSleeper whose connection is a pipe. Each byte in the pipe is a completion.
+// A piped is a SourceSleeper whose connection is a pipe. Each byte in the pipe is a completion. A
+// consumer dozes if it sleeps at the pipe itself; it does not if shy is set.
 type piped struct {
 	q    Completions[byte]
 	r, w int
@@ -86,9 +87,9 @@ func (p *piped) SleepAt(z *attend.Sleeper) bool {
 	return z.Add(p.r)
 }
 
-// TestDozers pushes completions from every source. They must wake every waiter, whether it dozes at
-// the pipe or not. On a busy machine one storm may pass without a doze, so the test repeats it
-// until there was one.
+// TestDozers pushes completions from every source. Every waiter must wake, whether it dozes at the
+// pipe or not. On a busy machine one storm may pass without a doze, so the test repeats it until a
+// consumer has dozed.
 func TestDozers(t *testing.T) {
 	for _, waiters := range []int{1, 2, 6} {
 		p := newPiped(t)
@@ -141,7 +142,7 @@ func storm(t *testing.T, p *piped, waiters int) {
 			continue
 		}
 		for n, _ := unix.Write(p.w, []byte{2}); n != 1; n, _ = unix.Write(p.w, []byte{2}) {
-			time.Sleep(time.Millisecond) // full
+			time.Sleep(time.Millisecond) // the pipe is full
 		}
 	}
 	wg.Wait()

@@ -184,7 +184,7 @@ func polled(t *testing.T, c *Completions[int], isNear bool) (d time.Duration) {
 	return d
 }
 
-// A vain makes progress only in the poll that it counts as the second.
+// A vain makes progress only in its second poll.
 type vain struct{ *slowProgress }
 
 func (p *vain) Poll() bool { return p.slowProgress.Poll() && p.polls == 2 }

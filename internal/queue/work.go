@@ -38,8 +38,8 @@ type Work[T any] struct {
 	// started is written with mu held, except by MarkStarted.
 	started atomic.Uint64
 
-	// Changes of these happen with mu held. A poll usually finds nothing to do, and reads them
-	// without mu for that.
+	// These fields change only with mu held. They may be read without mu, so that a poll, which
+	// usually finds nothing to do, takes no lock.
 	posted, done, reaped atomic.Uint64 // sequence numbers: total counts
 
 	mu      perturb.Mutex
@@ -279,9 +279,9 @@ func (w *Work[T]) Each(f func(v *T)) {
 	}
 }
 
-// Flush finishes every unfinished request, and returns how many requests become done. It calls f
-// with each of them, in order and under the queue's lock; started reports whether the request was
-// started.
+// Flush finishes every unfinished request, and returns how many requests become done. It first
+// calls f with each unfinished request, in order and under the queue's lock; started reports
+// whether the request was started.
 func (w *Work[T]) Flush(f func(v *T, started bool)) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -346,7 +346,7 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// progress stands for the connection behind a queue. It counts the calls.
+// progress is the connection of a queue. It counts the calls of Poll and Unpoll.
 type progress struct {
 	poll           func() bool
 	polls, unpolls int
