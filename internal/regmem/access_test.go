@@ -20,8 +20,8 @@ func register(t testing.TB, g *Registry, n int, o Options) *Region {
 	return r
 }
 
-// The checks come in the order of the outcomes, so that a peer learns nothing about a region it may
-// not use. [VIA-1.4-7] [VIA-1.5-2]
+// TestOutcomeOrder checks that the checks are made in the order of the outcomes, so that a peer
+// learns nothing about a region that it may not use. [VIA-1.4-7] [VIA-1.5-2]
 func TestOutcomeOrder(t *testing.T) {
 	g := New(Limits{})
 	d, other := NewDomain(), NewDomain()
@@ -83,15 +83,16 @@ func TestOutcomeOrder(t *testing.T) {
 	}
 }
 
-// regionAt returns a region of n bytes whose addresses begin at base. No memory of this program is
-// there; the region is for tests of the arithmetic at the upper end of the address space.
+// regionAt returns a region of n bytes whose addresses begin at base, wherever its memory is. It is
+// for tests of the arithmetic at the upper end of the address space.
 func regionAt(base uint64, n int) *Region {
 	r := &Region{mem: make([]byte, n), size: uint64(n), base: base, drained: make(chan struct{}, 1)}
 	r.attrs.Store(&attributes{rights: Local})
 	return r
 }
 
-// [VIA-1.4-3] [VIA-8.3-15]
+// TestBounds checks ranges at the ends of regions and of the address space. [VIA-1.4-3]
+// [VIA-8.3-15]
 func TestBounds(t *testing.T) {
 	const top = math.MaxUint64
 	for _, c := range []struct {
@@ -316,8 +317,8 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// A drawn handle is not 0, can't be predicted, has the fixed key if there is one, and is not reused
-// soon.
+// TestHandles checks that a handle is not 0, can't be predicted, has the key that was fixed, if
+// any, and is not reused soon.
 func TestHandles(t *testing.T) {
 	g := New(Limits{})
 	mem := make([]byte, 1)
@@ -351,8 +352,8 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// A drawn handle is skipped if it is 0, in use, or retired; the oldest retired handles become free
-// again. [VIA-1.4-5] [VIA-1.4-6]
+// TestDraw checks that a drawn handle is skipped if it is 0, in use, or retired. The oldest retired
+// handles must become free again. [VIA-1.4-5] [VIA-1.4-6]
 func TestDraw(t *testing.T) {
 	g := New(Limits{})
 	mem := make([]byte, 1)
@@ -387,7 +388,8 @@ func TestDraw(t *testing.T) {
 	draw(100, 3, 2) // 2 is free, the one after it not yet
 }
 
-// The table behaves like a Go map, also while it grows and collects tombstones.
+// TestTableAgainstMap checks that a table behaves like a Go map, also while it grows and collects
+// tombstones.
 func TestTableAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tab table
@@ -526,8 +528,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// Within returns further ranges of a pinned region under the same checks, until the region is being
-// deregistered.
+// TestAccessByPin checks that Within returns further ranges of a pinned region after the same
+// checks as Access, until the region is being deregistered.
 func TestAccessByPin(t *testing.T) {
 	g := New(Limits{})
 	d := NewDomain()

@@ -15,7 +15,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// Guard turns memory faults into errors. It passes every other panic on.
+// TestGuardPassesPanics checks that Guard passes on every panic that is not a memory fault.
 func TestGuardPassesPanics(t *testing.T) {
 	defer func() {
 		if e := recover(); e != "mine" {
@@ -28,7 +28,8 @@ func TestGuardPassesPanics(t *testing.T) {
 	Guard(func() { panic("mine") })
 }
 
-// A nil pointer is a bug of this program, not a fault of guarded memory.
+// TestGuardPassesNilPointers checks that Guard passes on the panic of a nil pointer, because a nil
+// pointer is a bug of this program and not a fault of guarded memory.
 func TestGuardPassesNilPointers(t *testing.T) {
 	defer func() {
 		if recover() == nil {

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// After the call of Deregister every new access fails, and Deregister returns when the last pin is
-// released.
+// TestDeregisterWaitsForPins checks that new accesses fail as soon as Deregister is called, and
+// that Deregister returns when the last pin is released.
 func TestDeregisterWaitsForPins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Limits{})
@@ -98,8 +98,8 @@ func (h *holder) Relinquish() {
 	h.ref = Ref{}
 }
 
-// A stalled peer does not block Deregister, because Deregister asks the holder of the pin to
-// release it.
+// TestDeregisterDoesNotWaitForHolders checks that a stalled peer does not block Deregister, because
+// Deregister asks the holder of the pin to release it.
 func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 	g := New(Limits{})
 	r := register(t, g, 100, Options{})

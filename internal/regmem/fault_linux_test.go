@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// If a mapped file is truncated, only the transfers that access the lost pages fail.
+// TestFault truncates a mapped file. Only the transfers that access the lost pages must fail.
 func TestFault(t *testing.T) {
 	page := os.Getpagesize()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -68,7 +68,7 @@ func TestFault(t *testing.T) {
 				t.Errorf("what is gone: %v", err)
 			}
 		}
-		if err := f.Truncate(int64(2 * page)); err != nil { // and back
+		if err := f.Truncate(int64(2 * page)); err != nil { // extends the file again
 			t.Fatal(err)
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// CopyLast copies the same bytes as Copy for every length and every alignment of both ends, and
-// writes no byte outside of dst. [VIA-4.2-5]
+// TestCopyLast checks that CopyLast copies the same bytes as Copy for every length and every
+// alignment of both ends, and writes no byte outside of dst. [VIA-4.2-5]
 func TestCopyLast(t *testing.T) {
 	src := make([]byte, 64)
 	for i := range src {

@@ -135,7 +135,7 @@ func (r *Region) unpin() {
 // function between a message and its bytes passes Refs, and the compiler passes structs of more
 // words in memory instead of registers.
 type Ref struct {
-	p      *byte // the first byte, nil if they are far
+	p      *byte // the first byte; nil if the range is far
 	n      int
 	region *Region
 	at     uint64 // address of the first byte in the space of a far region

@@ -22,7 +22,7 @@ var (
 // Limits bounds a Registry. A zero field means that the registry sets no limit.
 type Limits struct {
 	Regions     int    // number of registrations at one time
-	Bytes       uint64 // sum of their lengths
+	Bytes       uint64 // sum of the lengths of all regions; windows do not count
 	RegionBytes uint64 // length of the longest registration
 }
 
@@ -231,10 +231,10 @@ func (g *Registry) isRetiredLocked(h uint32) bool {
 }
 
 // Deregister removes r from the registry and waits until all pins of r are released. Afterwards
-// every access with its handle returns [NoRegion].
+// every access with the handle of r returns [NoRegion].
 //
 // Errors: ErrNoRegion if r is not registered here, or not any more; ErrBusy if windows are bound to
-// it.
+// r.
 func (g *Registry) Deregister(r *Region) error {
 	g.mu.Lock()
 	if g.live.get(r.handle) != r {
@@ -270,8 +270,8 @@ func (g *Registry) Deregister(r *Region) error {
 	return nil
 }
 
-// SetAttributes replaces the rights, domain and owner of r. Accesses that have begun keep the old
-// ones. A region that is not a window keeps its local rights.
+// SetAttributes replaces the rights, domain and owner of r. Accesses that have begun continue under
+// the old attributes. A region that is not a window keeps its local rights.
 func (g *Registry) SetAttributes(r *Region, rights Rights, d *Domain, owner any) {
 	if r.parent == nil {
 		rights |= Local

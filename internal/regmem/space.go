@@ -5,18 +5,18 @@ import (
 	"math"
 )
 
-// A Space is memory this process cannot address, for example the memory of another process. Its
-// methods are safe for concurrent use. A method moves all of p or returns an error; it may have
-// moved part of p before an error.
+// A Space is memory that this process cannot address, for example the memory of another process.
+// Its methods are safe for concurrent use. A method copies all bytes of p or returns an error.
+// After an error, any part of p may have been copied.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
 }
 
-// RegisterSpace makes n bytes of the space s accessible under a new handle. They begin at address
-// base. Such a region is called far. Peers name its bytes by the addresses of the space, or from 0
-// with o.ZeroBased. The checks are the same as for near memory. If the space loses the memory,
-// transfers fail.
+// RegisterSpace makes the n bytes at address base of the space s accessible under a new handle.
+// Such a region is called far. Peers name its bytes by the addresses of the space, or from 0 with
+// o.ZeroBased. The checks are the same as for near memory. If the space loses the memory, transfers
+// fail.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, error) {
