@@ -37,10 +37,11 @@ const (
 // records, in the order the weights give.
 //
 // The system's resolver does not report the lifetime of an answer, so Refresh replaces it: an
-// answer is reused for that long, then asked for again. If that fails, the answer remains in use,
-// marked stale, until it is three times as old. The resolver, or the server it asks, may cache
-// answers for the lifetime in the records. Names can't be listed, and nothing can be registered. It
-// is safe for concurrent use; its fields must not be changed after the first use.
+// answer is reused for that long, and then the name is queried again. If the query fails, the
+// answer remains in use, marked stale, until it is three times as old as Refresh. The resolver, or
+// the server that it asks, may cache answers for the lifetime in the records. Names can't be
+// listed, and nothing can be registered. A DNS is safe for concurrent use; its fields must not be
+// changed after the first use.
 type DNS struct {
 	Domain   string
 	Resolver *net.Resolver // nil means net.DefaultResolver
@@ -82,7 +83,8 @@ func (d *DNS) Resolve(ctx context.Context, kind, name string) (Answer, error) {
 	return d.resolve(ctx, kind, name, d.refresh())
 }
 
-// resolve returns the known answer if it is younger than age. Otherwise it queries the resolver.
+// resolve returns the known answer if it is younger than age. Otherwise it queries the resolver. If
+// the query fails, it returns the known answer, marked stale, or ErrUnavailable.
 func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration) (Answer, error) {
 	owner, err := d.owner(kind, name)
 	if err != nil {
@@ -116,7 +118,8 @@ func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration)
 	return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// remember stores an answer. If there are many, it drops expired ones.
+// remember stores an answer. If maxKnown names are known, it first forgets answers older than
+// Refresh. If none is older, it does not store the answer.
 func (d *DNS) remember(key dnsName, a *dnsAnswer) {
 	if d.known == nil {
 		d.known = make(map[dnsName]*dnsAnswer)

@@ -56,9 +56,9 @@ func (z *zone) change(f func()) {
 	f()
 }
 
-// TestDNS: the registry translates names to those of the zone, and the answer has the best priority
-// that has an address. An answer is reused for one refresh interval. If the server is gone, it is
-// marked stale for two more.
+// TestDNS checks that the registry queries the names of the zone, and that the answer has the best
+// priority that has an address. An answer is reused for one refresh interval. If the server is
+// gone, the answer is marked stale for two more intervals, and then not used any more.
 func TestDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

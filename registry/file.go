@@ -39,7 +39,7 @@ const maxFileBytes = 16 << 20
 // must agree to well within a lease.
 //
 // Resolve checks whether the file has changed, and Watch does so every second. While the file is
-// missing or can't be read, the answer is the last known records, marked stale. It is safe for
+// missing or can't be read, the answer is the last known records, marked stale. A File is safe for
 // concurrent use.
 type File struct {
 	path  string
@@ -53,7 +53,8 @@ type File struct {
 // first Register.
 func NewFile(path string) *File { return &File{path: path, file: follow.New(path)} }
 
-// refresh reads the file if it has changed. It returns an error if the content is unknown.
+// refresh reads the file if it has changed. If the file can't be read or parsed, it marks the table
+// stale and returns ErrUnavailable.
 func (f *File) refresh() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +133,8 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// change replaces the file by the lines that edit returns.
+// change replaces the file by the lines that edit returns, under the lock of the file. edit gets
+// the present lines without expired ones, or none if the file does not exist.
 func (f *File) change(ctx context.Context, edit func([]fileLine) ([]fileLine, error)) error {
 	unlock, err := lockFile(ctx, f.path+".lock")
 	if err != nil {

@@ -85,9 +85,9 @@ func (l *scriptLease) Release(context.Context) error {
 	return s.say("release", nil)
 }
 
-// TestKeep follows a registration by a clock. It is renewed three times per lease. It survives a
-// failure that is shorter than the lease. After a longer failure, or if it was removed, it is made
-// again. Closing withdraws it.
+// TestKeep follows a registration by a clock. The registration must be renewed three times per
+// lease, and survive a failure that is shorter than the lease. After a longer failure, or if an
+// operator has removed the record, Keep must register again. Close must withdraw the registration.
 func TestKeep(t *testing.T) {
 	const lease = 12 * time.Second
 	for _, c := range []struct {

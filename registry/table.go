@@ -68,7 +68,7 @@ func (t *Table) wake() {
 	}
 }
 
-// next returns a channel that is closed when the records change next.
+// next returns a channel that is closed when the records change next. The caller holds t.mu.
 func (t *Table) next() <-chan struct{} {
 	if t.changed == nil {
 		t.changed = make(chan struct{})
@@ -120,12 +120,14 @@ func (t *Table) Watch(ctx context.Context, kind, name string, f func(Answer)) er
 	}
 }
 
-// answer returns the valid records of a name. ok is false if nothing is known yet.
+// answer returns the valid records of a name. ok is false if Set was never called. The caller holds
+// t.mu.
 func (t *Table) answer(kind, name string) (a Answer, ok bool) {
 	return Answer{t.named(kind, name), t.stale}.at(time.Now()), t.known
 }
 
-// named returns the known records of a name, or of all names of the kind.
+// named returns the known records of a name, or of all names of the kind if name is empty. They may
+// have expired. The caller holds t.mu.
 func (t *Table) named(kind, name string) []Record {
 	k := t.records[kind]
 	if k == nil {

@@ -21,8 +21,8 @@ func brief(a Answer) string {
 	return strings.Join(s, " ")
 }
 
-// TestTable: expired records are not returned. If its registry is gone, the answers of a table are
-// marked stale. A watch reports every change and every expiry.
+// TestTable checks that expired records are not returned, and that answers are marked stale after
+// the registry is gone. A watch must report every change and every expiry.
 func TestTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
