@@ -13,9 +13,9 @@ type Config struct {
 	Program string // what the process does; empty means the name of its executable
 	Version string
 
-	// Dir is the directory of the socket. It is created, for this user alone, if it does not exist.
-	// Empty means the directory where "viaduct ps" looks: $XDG_RUNTIME_DIR/viaduct, or viaduct-UID
-	// in the directory for temporary files.
+	// Dir is the directory of the socket. Listen creates it, for this user alone, if it does not
+	// exist. Empty means the directory where "viaduct ps" looks: $XDG_RUNTIME_DIR/viaduct, or
+	// viaduct-UID in the directory for temporary files.
 	Dir string
 }
 
@@ -52,8 +52,8 @@ func (s *Server) Listening(transport, url string) (over func()) {
 	return s.server().Listening(transport, url)
 }
 
-// A Hint holds facts about a connection the connection itself does not report. An empty field is
-// filled in from the connection.
+// A Hint holds facts about a connection that the connection itself does not report. An empty field
+// is filled in from the connection.
 type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"
