@@ -1,7 +1,7 @@
 // Package counter counts events of one goroutine at a time for other goroutines to read.
 //
-// An atomic store waits until other processors see all earlier stores. A short message moves
-// several counters; in this package each of them costs an ordinary instruction.
+// An atomic store waits until other processors see all earlier stores. A short message changes
+// several counters; a counter of this package costs only an ordinary instruction.
 //
 // A [Counter] has one writer at a time: the writer holds a lock or a role that excludes others. Any
 // goroutine may read it meanwhile. The read is atomic and returns a value that was written, at the
