@@ -22,7 +22,8 @@ type source interface {
 
 const ngMagic = 0x0a0d0d0a
 
-// open determines the format of the capture r. link returns the link type of a frame.
+// open determines the format of the capture r. It returns a source of the frames and a function for
+// the link type of a frame. The error matches ErrNoCapture.
 func open(r io.Reader) (src source, link func(gopacket.CaptureInfo) layers.LinkType, err error) {
 	br := bufio.NewReaderSize(r, 256<<10)
 	head, err := br.Peek(4)

@@ -257,13 +257,12 @@ func mpaSpots(b []byte, _ bool) (n int, spots []spot) {
 	}
 }
 
-// vitcpSpots returns the spots of a VI/TCP segment. VI/TCP has no checksum, so only parts that then
-// contradict others are spots.
+// vitcpSpots returns the spots of a VI/TCP segment. VI/TCP has no checksum, so only those parts are
+// spots whose damage contradicts other parts.
 func vitcpSpots(b []byte, _ bool) (n int, spots []spot) {
 	h, _, _ := dialect.ParseHeader(b)
 	spots = []spot{{0, 1, []string{"VIT-3.1-2"}}}
-	// A wrong length is noticed because a part does not fit it, or because the next frame does not
-	// parse.
+	// A wrong length contradicts another part of the segment, or the next frame does not parse.
 	spots = append(spots, spot{2, 2, []string{"VIT-3.1-7", "VIT-3.2.1-4", "VIT-3.2-3",
 		"VIT-3.1-NOP-1", "VIT-3.1-2", "VIT-3.1-3", "incomplete frame"}})
 	switch h.Type {
@@ -296,8 +295,8 @@ func fcipSpots(b []byte, first bool) (n int, spots []spot) {
 		spot{n - 4, 4, sync})
 }
 
-// TestDamageInFrames changes bytes of frames the engines of each transport sent. The decoder must
-// name the damage by the damaged part of the frame.
+// TestDamageInFrames changes bytes of frames that the engines of each transport sent. The decoder
+// must report one of the names of the damaged spot.
 func TestDamageInFrames(t *testing.T) {
 	for name, spotsOf := range map[string]func([]byte, bool) (int, []spot){
 		"iwarp-rdma": mpaSpots, "sdp-modes": mpaSpots, "sdp-write-zcopy": mpaSpots, "vitcp-rdma": vitcpSpots, "fcvi-loss": fcipSpots, "fcvi-connect": fcipSpots,
@@ -376,7 +375,7 @@ func named(list []kept, names []string) bool {
 }
 
 // TestDamageAnywhere changes a byte anywhere in the payload. The decoder must not crash, and must
-// decode the frames after it.
+// decode the frames after the changed one.
 func TestDamageAnywhere(t *testing.T) {
 	for _, name := range []string{"iwarp-rdma", "sdp-modes", "vitcp-rdma", "fcvi-loss"} {
 		t.Run(name, func(t *testing.T) {

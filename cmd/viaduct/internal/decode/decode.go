@@ -22,7 +22,7 @@ type Options struct {
 	Stream int
 }
 
-// Protocols are the names that Options.As takes.
+// Protocols are the names for Options.As. "none" leaves the connection out.
 var Protocols = []string{"iwarp", "sdp", "vitcp", "fcip", "portmap", "roce", "none"}
 
 // A Decoder decodes one capture. Only one goroutine may use it.
@@ -30,7 +30,7 @@ type Decoder struct {
 	opt   Options
 	out   func(*Message)
 	conns map[connKey]*conn
-	order []*conn // in the order of their first packet; closed ones are removed when there are many
+	order []*conn // in the order of their first packet; see maxConns
 	made  int     // number of connections so far
 	roce  roceHosts
 
@@ -41,7 +41,7 @@ type Decoder struct {
 	msg     Message
 }
 
-// maxConns limits the connections followed at one time. A new one replaces the oldest.
+// maxConns limits the connections followed at one time. A new one beyond it replaces the oldest.
 const maxConns = 50_000
 
 // New returns a decoder that hands every message to out.
@@ -95,7 +95,7 @@ func (d *Decoder) packet(p *packet) {
 	d.segment(p)
 }
 
-// end closes open connections and reports skipped packets.
+// end closes open connections and reports skipped packets, unless these are not IP, TCP or UDP.
 func (d *Decoder) end() {
 	for _, c := range d.order {
 		if !c.closed {
@@ -114,7 +114,8 @@ func (d *Decoder) end() {
 	}
 }
 
-// message returns the decoder's message, emptied, for a direction of c.
+// message empties the decoder's only message and prepares it for a direction of c. c is nil for
+// datagrams and for the capture itself.
 func (d *Decoder) message(c *conn, back bool) *Message {
 	m := &d.msg
 	*m = Message{Frame: d.frame, Time: d.now, Back: back, Fields: m.Fields[:0], Wrong: m.Wrong[:0]}
@@ -129,7 +130,7 @@ func (d *Decoder) message(c *conn, back bool) *Message {
 
 func (d *Decoder) emit(m *Message) { d.out(m) }
 
-// forced returns the protocol the options give to a pair of ports, or "".
+// forced returns the protocol that the options give to the port of b or, if none, of a, or "".
 func (d *Decoder) forced(a, b netip.AddrPort) string {
 	if p, ok := d.opt.As[b.Port()]; ok {
 		return p

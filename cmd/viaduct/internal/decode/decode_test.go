@@ -277,8 +277,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestReordered swaps packets of each direction with their neighbours. The decoder must report
-// that, and otherwise the same messages as without.
+// TestReordered swaps packets of each direction with their neighbours. The decoder must report the
+// changed order, and otherwise the same messages.
 func TestReordered(t *testing.T) {
 	said := 0
 	defer func() {

@@ -144,7 +144,7 @@ func (p *fcipParser) fcvi(m *Message, f *fc.Frame) {
 	}
 }
 
-// find searches for the first word of an encapsulated frame and its copy.
+// find searches for the first word of an encapsulated frame, followed by its copy.
 func (p *fcipParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	for at = 0; at+16 <= len(b); at++ {
 		if binary.BigEndian.Uint32(b[at:]) != fcipWord {

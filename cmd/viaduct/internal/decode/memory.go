@@ -12,8 +12,8 @@ import (
 )
 
 // maxKept limits the memory of all connections: bytes of incomplete frames, bytes after holes, and
-// state for checking later messages. If it is exceeded, the connections that have been silent
-// longest give up their memory.
+// state for checking later messages. Beyond it, the connections that were silent longest give
+// theirs up.
 const maxKept = 32 << 20
 
 // Sizes in bytes of the state of connections.
@@ -82,7 +82,8 @@ func (p *vitcpParser) size() int {
 
 func (p *fcipParser) size() int { return fcipSize }
 
-// count adds the change of c's memory to the sum, and enforces its limit.
+// count updates d.kept with the memory of c. If d.kept exceeds maxKept, connections give up their
+// memory until a quarter of maxKept is free.
 func (d *Decoder) count(c *conn) {
 	n := c.size()
 	d.kept += n - c.kept
@@ -105,8 +106,8 @@ func (d *Decoder) count(c *conn) {
 	}
 }
 
-// giveUp drops the state of c. Its next bytes are searched for frames, like those of a connection
-// that is older than the capture.
+// giveUp discards the state of c. The next bytes of c are searched for frames, like those of a
+// connection that is older than the capture.
 func (c *conn) giveUp() {
 	for i := range c.half {
 		c.half[i].bridgeAll()

@@ -136,8 +136,8 @@ func (x *strand) packet(from int, flags byte, b []byte, at int) {
 }
 
 // TestHostile checks that memory is bounded even if very many connections withhold the ends of
-// frames, the bytes of holes or the answers to requests. The decoder must report dropped state, and
-// must decode a connection that comes after all of them.
+// frames, the bytes of holes or the answers to requests. The decoder must report discarded state,
+// and must decode a connection that comes after all of these.
 func TestHostile(t *testing.T) {
 	testkit.Long(t, "10 s")
 	for name, say := range halfOpen {
@@ -210,8 +210,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestGivenUp checks that a connection whose frame was dropped is decoded again from its next frame
-// on, with the same protocol.
+// TestGivenUp checks that a connection whose frame was discarded is decoded again from its next
+// frame on, with the same protocol.
 func TestGivenUp(t *testing.T) {
 	var list []string
 	d := New(Options{}, func(m *Message) { list = append(list, string(m.AppendLine(nil))) })
@@ -275,7 +275,7 @@ func TestSearchCost(t *testing.T) {
 		t.Errorf("CRCs of %d bytes were computed for %d, want %d at most", got, size, most)
 	}
 	e := mpa.Encoder{CRC: true}
-	for n := range 100 { // longer than the length that the first of those bytes announce
+	for n := range 100 { // in all longer than the frames that the bytes above announce
 		x.say(0, e.Append(nil, rdmap.Send.UntaggedHeader(ddp.MSN(1+n), 0, true, 0).Append(nil), make([]byte, 1000)))
 	}
 	d.end()

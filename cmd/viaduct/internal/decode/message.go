@@ -26,7 +26,7 @@ type Message struct {
 	Note   string
 }
 
-// A Field is one field of a message. Its key begins with the layer it belongs to.
+// A Field is one field of a message. Its key begins with the name of its layer, as in "mpa.crc".
 type Field struct {
 	Key  string
 	Text string // if Kind is text

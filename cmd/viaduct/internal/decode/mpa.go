@@ -87,7 +87,7 @@ func (p *mpaParser) need(h *half, b []byte) (total, header int, err error) {
 	return fpdu, min(header, fpdu), nil
 }
 
-// rawHello reports whether a Hello precedes start-up, and its layout.
+// rawHello reports whether b begins with a Hello, sent before MPA's start-up, and its layout.
 func rawHello(b []byte) (l sdpwire.Layout, ok bool) {
 	if l, ok = sdpwire.DetectLayout(b); !ok {
 		return l, false
@@ -122,8 +122,8 @@ func (p *mpaParser) frame(h *half, b []byte, total, filled int) int {
 	return used
 }
 
-// fpdu parses an FPDU. If it is not plausible, ulpdu is nil and used is the number of bytes to
-// skip.
+// fpdu parses an FPDU. If it is not a plausible one, ulpdu is nil and used is the number of bytes
+// to skip.
 func (p *mpaParser) fpdu(h *half, m *Message, b []byte, total, filled int) (ulpdu []byte, used int) {
 	s := &p.side[side(h)]
 	frame := b[:total]

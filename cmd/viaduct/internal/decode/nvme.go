@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// An nvmeQueue is a stream that carries an NVMe queue. The private data of its Request shows that.
+// An nvmeQueue is a stream whose MPA Request announces an NVMe queue in its private data.
 type nvmeQueue struct{ admin bool }
 
 // nvmeRequest recognizes the private data of an NVMe host: 32 bytes, the last 22 of which are zero.
@@ -20,7 +20,8 @@ func nvmeRequest(private []byte) *nvmeQueue {
 	return &nvmeQueue{admin: r.QID == 0}
 }
 
-// capsule decodes the first segment of a Send: a command from the Initiator, or a response.
+// capsule decodes the first segment of a Send: a command from the Initiator, or a response. It
+// leaves m unchanged if body is too short.
 func (q *nvmeQueue) capsule(m *Message, command bool, body []byte) {
 	if !command {
 		c, err := nvmewire.ParseCQE(body)

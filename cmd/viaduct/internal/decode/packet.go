@@ -14,7 +14,7 @@ type packet struct {
 	seq, ack uint32
 	flags    uint8
 	payload  []byte // the captured part
-	missing  int    // number of bytes after it that were not captured
+	missing  int    // number of bytes after payload that were not captured
 	ipv4     ipv4Facts
 }
 

@@ -15,7 +15,7 @@ type rdmaSide struct {
 	queue  [4]untagged
 	tagged [3]whole // by opcode: Write and Read Response
 	reads  []rdmap.ReadRequest
-	// readsLost says that requests may be missing from reads.
+	// readsLost means that requests may be missing from reads.
 	readsLost bool
 }
 
@@ -40,7 +40,7 @@ type whole struct {
 // maxReads limits the number of Read Requests that are remembered.
 const maxReads = 65536
 
-// forget drops state that is uncertain after a loss.
+// forget discards state that is uncertain after a loss.
 func (r *rdmaSide) forget() {
 	r.fresh = false
 	for i := range r.queue {
@@ -107,7 +107,7 @@ func (p *mpaParser) ddp(h *half, m *Message, ulpdu []byte, filled int) {
 		}
 		w.segments = 0
 	} else if !p.c.d.opt.Segments {
-		for _, f := range m.Fields { // fields of the upper layer, for the line at the end
+		for _, f := range m.Fields { // fields of the upper layer, for the line of the whole message
 			if strings.HasPrefix(f.Key, "sdp.") || strings.HasPrefix(f.Key, "nvme.") {
 				w.inner = append(w.inner, f)
 			}
@@ -181,7 +181,7 @@ func (p *mpaParser) tagged(h *half, s *rdmaSide, m *Message, ulpdu []byte) (*who
 	return w, body
 }
 
-// response compares a segment of a Read Response with the oldest request.
+// response compares a segment of a Read Response with asker's oldest Read Request.
 func (p *mpaParser) response(s, asker *rdmaSide, m *Message, t ddp.Tagged, w *whole, n int) {
 	if asker.readsLost && len(asker.reads) == 0 {
 		return

@@ -110,7 +110,8 @@ func (m *Message) checkIP(p *packet) {
 	}
 }
 
-// checkICRC checks the invariant CRC, with the identification of the IPv4 header.
+// checkICRC checks the invariant CRC, which covers the identification of the IPv4 header. The CRC
+// is not checked if bytes are missing, or if checkIP has reported the header.
 func (m *Message) checkICRC(p *packet) {
 	n := len(p.payload) - ib.ICRCLen
 	switch {

@@ -194,7 +194,7 @@ func TestRoCELines(t *testing.T) {
 }
 
 // TestRoCEWrong checks that each fault of a packet is reported with the violated requirement, and
-// nothing else is.
+// that no other requirement is reported.
 func TestRoCEWrong(t *testing.T) {
 	only := func(o ib.Opcode) []byte { p := roceSample(o, 6); return p.Append(nil) }
 	packets := func(ps ...ib.Packet) func(r *roceTalk) {

@@ -40,7 +40,7 @@ const (
 	alternatePathResponse = 0x1a
 )
 
-// connectionError names a datagram of the class that is not a known message.
+// connectionError names a datagram of cmClass that is not a known message, and what is wrong in it.
 func (m *Message) connectionError(b []byte, err error) {
 	m.Proto, m.Name = "cm", "unknown message"
 	switch a := binary.BigEndian.Uint16(b[16:]); {

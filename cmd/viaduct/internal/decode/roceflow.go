@@ -25,8 +25,8 @@ type requests struct {
 // unseen stands for an opcode or length that is not in the capture.
 const unseen = -1
 
-// newConversation is the least distance of two sequence numbers that follow treats as a new
-// connection, instead of a gap or a repetition.
+// newConversation is the smallest jump of sequence numbers that is a new connection. A smaller jump
+// is a gap or a repetition.
 const newConversation = 1 << 16
 
 // follow compares a request of a connection with the earlier ones. It does not follow responses:
@@ -62,7 +62,7 @@ func (r *roceHosts) follow(m *Message, p *packet, x *ib.Packet) {
 	}
 }
 
-// connects forgets the flow to a queue pair a REQ or REP names, because its numbers start again.
+// connects forgets the flow to the queue pair in a REQ or REP, because its numbers start again.
 func (r *roceHosts) connects(p *packet, m *Message) {
 	if m.Proto != "cm" || m.Name != "REQ" && m.Name != "REP" {
 		return
@@ -74,7 +74,7 @@ func (r *roceHosts) connects(p *packet, m *Message) {
 	}
 }
 
-// take checks the next packet.
+// take checks x, the next packet of the flow, and advances the state.
 func (q *requests) take(m *Message, x *ib.Packet) {
 	o, n := x.Opcode, len(x.Payload)
 	if q.prev != unseen && !o.Follows(q.prev) {
@@ -100,7 +100,7 @@ func (q *requests) take(m *Message, x *ib.Packet) {
 	}
 }
 
-// write counts the bytes of an RDMA Write, whose length is in its first packet.
+// write compares the bytes of an RDMA Write with the length in its first packet.
 func (q *requests) write(m *Message, x *ib.Packet) {
 	o, n := x.Opcode, len(x.Payload)
 	if o.Kind() != ib.Write {

@@ -28,8 +28,8 @@ type sdpSide struct {
 	susp bool   // its SuspComm was seen
 
 	maxAdverts int    // advertisements that it accepts
-	size       uint32 // of its receive Private Buffers, 0 if unknown
-	limit      int64  // MSeq of the first message of the other peer without credit, -1 if unknown
+	size       uint32 // bytes of each of its receive Private Buffers, 0 if unknown
+	limit      int64  // MSeq of the other peer's first message without credit, -1 if unknown
 
 	mode    sdpwire.Mode // mode of the half in which it is Data Source
 	before  sdpwire.Mode // mode before the last change
@@ -92,7 +92,7 @@ func (p *mpaParser) hello(h *half, b []byte, l sdpwire.Layout) {
 	p.c.d.emit(m)
 }
 
-// greet records the values of a Hello or HelloAck.
+// greet records the values of a Hello or HelloAck. Both views begin with a complete HelloAck.
 func (s *sdpState) greet(side int, m *Message, bufs uint16, size uint32, adverts uint16) {
 	x := &s.side[side]
 	if bufs < sdpwire.MinBuffers {
@@ -148,7 +148,7 @@ func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled
 		return
 	}
 	total := len(body)
-	if !u.Last || filled > 0 { // the rest is in further segments
+	if !u.Last || filled > 0 { // more segments follow
 		total = int(length)
 	}
 	x, _, err := sdpwire.ParseHead(body, total, s.layout)
@@ -215,8 +215,8 @@ func (s *sdpState) fields(m *Message, x *sdpwire.Message) {
 }
 
 // judge checks the rules that an observer can check: sequence numbers, credits, sizes, and whether
-// the mode allows the message. If the sender may have had an older view of the mode, judge accepts
-// messages of either.
+// the mode allows the message. If the sender may still have been in an older mode, either mode may
+// allow it.
 func (s *sdpState) judge(h *half, me, peer *sdpSide, m *Message, x *sdpwire.Message) {
 	if me.sure && x.MSeq != me.next {
 		id := "SDP-6.1.5-2"
@@ -271,8 +271,8 @@ func (s *sdpState) judge(h *half, me, peer *sdpSide, m *Message, x *sdpwire.Mess
 	}
 }
 
-// follow checks x against its sender's view, and advances the views of both peers. After a
-// suspension only its own messages are checked.
+// follow checks x against its sender's view, and advances the views of both peers. After a SuspComm
+// it only checks the messages of the suspension.
 func (s *sdpState) follow(h *half, m *Message, x *sdpwire.Message, u ddp.Untagged) {
 	i := side(h)
 	s.suspending(i, m, x)
@@ -331,8 +331,8 @@ func (s *sdpState) advertise(me *sdpSide, x *sdpwire.Message, sink bool) {
 	me.adverts[x.STag] = advert{x.VA, uint64(x.Size), sink}
 }
 
-// sees returns the modes the sender of x may assume for the half of src: the present one, and also
-// the one before if the other peer made the change and the message does not acknowledge it.
+// sees returns the modes that the sender of x may assume for the half of src: the present mode and,
+// if the other peer made the last change and x does not acknowledge that, the previous mode.
 func (src *sdpSide) sees(x *sdpwire.Message, isSource bool) (modes [2]sdpwire.Mode) {
 	modes = [2]sdpwire.Mode{src.mode, src.mode}
 	if src.changed && src.byPeer == isSource && int32(x.MSeqAck-src.at) < 0 ||

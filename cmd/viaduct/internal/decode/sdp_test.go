@@ -134,8 +134,8 @@ func TestWrongSDP(t *testing.T) {
 	}
 }
 
-// reply sends m with n bytes of payload from a peer that has received all earlier messages. With
-// inv it invalidates that STag.
+// reply sends m with n bytes of payload from a peer that has received all earlier messages. If inv
+// is given, the message invalidates that STag.
 func (c *sdpTalk) reply(from int, m sdpwire.Message, n int, inv ...uint32) {
 	if other := c.seq[1-from]; other > 0 {
 		m.MSeqAck = other - 1

@@ -6,13 +6,13 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// An sdpView is an SDP connection as one of its peers sees it. An observer can reconstruct it
-// exactly: the MSeqAck of a message is the number of the last message its sender had received
+// An sdpView is an SDP connection as one of its peers sees it. An observer can reconstruct this
+// view exactly: the MSeqAck of a message is the number of the last message its sender had received
 // [SDP-6.1.6-1], so the observer knows the order of sent and received messages at each peer. A
 // message is checked against its sender's view, in which crossing messages do not look like
 // violations.
 //
-// sdpState drops the view where it may be wrong: after missing bytes, after any violation, and
+// sdpState discards both views if they may be wrong: after missing bytes, after any violation, and
 // while a SrcAvailCancel holds MSeqAck back.
 type sdpView struct {
 	connecting bool
@@ -23,8 +23,8 @@ type sdpView struct {
 
 	resizing bool   // its own ChRcvBuf is not acknowledged
 	owesSize bool   // it has to acknowledge a ChRcvBuf of the other peer
-	wish     uint32 // the size requested by that ChRcvBuf
-	size     uint32 // of its own receive Private Buffers
+	wish     uint32 // the size requested by the other peer's ChRcvBuf
+	size     uint32 // bytes of each of its own receive Private Buffers
 }
 
 // An sdpHalf is a half-connection as one peer sees it.
@@ -61,8 +61,8 @@ func breaks(id, format string, a ...any) broken { return broken{id, fmt.Sprintf(
 // maxInbox limits the number of messages kept until they are acknowledged.
 const maxInbox = 1 << 16
 
-// hear applies the messages the sender of x had received before it. It returns false if their
-// number is uncertain.
+// hear applies the messages that the sender of x had received before it sent x. It returns false if
+// it is uncertain which ones these are.
 func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 	if x.MSeqAck == 0 && len(v.inbox) > 0 && v.inbox[0].MSeq == 0 { // message 0 was received, or none [D-08]
 		switch v.inbox[0].MID {
@@ -74,7 +74,7 @@ func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 			if x.MID != sdpwire.ChRcvBufAck {
 				return false
 			}
-		} // with others it makes no difference
+		} // for other messages it makes no difference
 	}
 	n := 0
 	for n < len(v.inbox) && int32(v.inbox[n].MSeq-x.MSeqAck) <= 0 {
@@ -344,8 +344,8 @@ func (h *sdpHalf) sendSm(cancelled bool) {
 	}
 }
 
-// take applies a SinkAvail to the half whose Data Source receives it. [SDP-9.5.1-9] [SDP-11.3-12]
-// [D-26]
+// take applies a SinkAvail, received by this peer, to the half in which this peer is Data Source.
+// [SDP-9.5.1-9] [SDP-11.3-12] [D-26]
 func (h *sdpHalf) take(x *sdpwire.Message) {
 	switch {
 	case h.closed:

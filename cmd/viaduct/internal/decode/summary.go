@@ -30,8 +30,8 @@ type Total struct {
 	Modes    []ModeAt       `json:"modes,omitempty"`
 }
 
-// A Count is the number of messages of one kind in one direction, and the payload bytes of those
-// with a known length.
+// A Count is the number of messages of one kind in one direction, and the sum of their payload
+// bytes where the length is known.
 type Count struct {
 	Dir   string `json:"dir"`
 	Proto string `json:"proto"`
@@ -43,7 +43,7 @@ type Count struct {
 // A ModeAt is a change of the flow control mode of a half-connection of SDP.
 type ModeAt struct {
 	Time time.Time `json:"time"`
-	Dir  string    `json:"dir"` // of the message
+	Dir  string    `json:"dir"` // direction of the message
 	S    string    `json:"s"`
 	Mode string    `json:"mode"`
 }

@@ -29,8 +29,8 @@ type conn struct {
 	name   string // protocol, "" until it is known
 	p      parser // nil until the protocol is known, and after giveUp
 	tried  int    // bytes received at the last attempt to recognise it
-	kept   int    // last result of size
-	at     int    // number of its last packet
+	kept   int    // memory at the last call of count
+	at     int    // frame number of its last packet
 }
 
 // A half is one direction of a connection.
@@ -43,7 +43,7 @@ type half struct {
 	next   uint32 // next sequence number
 	acked  uint32 // acknowledged by the other side, if hasAck
 	hasAck bool
-	late   int     // packets of the connection since the missing bytes were acknowledged
+	late   int     // acknowledgements that the other side has sent since acked last rose
 	queue  []piece // segments after a hole, in order
 	held   int     // memory of queue
 
@@ -51,11 +51,10 @@ type half struct {
 	filled int    // bytes at the end of buf that were not captured
 	untold int    // missing bytes that were not reported, because the protocol is not known yet
 	lost   bool   // the position of the next frame is unknown
-	skip   int    // bytes skipped while searching for it
+	skip   int    // bytes skipped in search of the next frame
 }
 
-// behind reports whether the other side has acknowledged bytes that are not in the capture, or not
-// yet.
+// behind reports whether the other side has acknowledged bytes that are still missing here.
 func (h *half) behind() bool {
 	n := int32(h.acked - h.next)
 	return h.hasAck && h.began && (n > 1 || n == 1 && !h.fin)
@@ -82,7 +81,7 @@ type piece struct {
 const (
 	maxHeld    = 4 << 20 // bytes that one direction holds after a hole
 	maxPieces  = 4096    // segments that it holds; they are kept in order
-	patience   = 16      // packets after its acknowledgement until a hole is given up
+	patience   = 16      // acknowledgements of a hole after which the hole is given up
 	maxUnknown = 192 << 10
 )
 
@@ -127,7 +126,7 @@ func (d *Decoder) segment(p *packet) {
 	if c.ignore {
 		return
 	}
-	if c.p != nil && other.behind() { // bytes of this segment may answer missing ones
+	if c.p != nil && other.behind() { // this segment may answer the missing bytes
 		c.p.forget(other)
 	}
 	h.take(p)
@@ -145,7 +144,7 @@ func (d *Decoder) segment(p *packet) {
 	}
 }
 
-// open starts to follow a connection.
+// open starts to follow a connection. At maxConns, it closes the oldest connection.
 func (d *Decoder) open(k connKey, p *packet) *conn {
 	if len(d.order) >= maxConns {
 		old := d.order[0]
@@ -322,8 +321,8 @@ func (h *half) bridgeAll() {
 	}
 }
 
-// hole reports n missing bytes. If the hole ends within the current frame, and the headers were
-// captured, decoding continues after the hole.
+// hole reports n missing bytes. If the hole ends within the current frame, and the frame's headers
+// were captured, decoding continues after the hole. Otherwise the next frame must be searched for.
 func (h *half) hole(n int, why string) {
 	c := h.c
 	if c.name == "" {
@@ -450,8 +449,8 @@ type wrongError Wrong
 
 func (e *wrongError) Error() string { return fmt.Sprintf("[%s] %s", e.ID, e.Text) }
 
-// finish reports a frame the end of the stream truncates. Because its length may be wrong, its
-// bytes are searched for other frames.
+// finish reports the incomplete frame at the end of a stream. Because the frame's length may be
+// wrong, its bytes are searched for other frames.
 func (h *half) finish() {
 	c := h.c
 	for len(h.buf) > 0 && c.p != nil && !c.ignore {
@@ -479,16 +478,16 @@ type parser interface {
 	// layer returns the name of the protocol of the frames.
 	layer() string
 	// need returns the length of the frame at the front of b, or 0 if b is too short to know.
-	// header is how much of the frame must be present to decode it.
+	// header is the number of bytes that must be present to decode the frame.
 	need(h *half, b []byte) (total, header int, err error)
 	// frame decodes the frame of total bytes at the front of b, whose last filled bytes were not
-	// captured. It returns how many bytes were used, at least one: all of them, or fewer if the
-	// length cannot be right.
+	// captured. It returns the number of bytes used: total, or at least one if the length cannot be
+	// right.
 	frame(h *half, b []byte, total, filled int) int
-	// find returns where in b a frame begins. If ok is false none was found, and
-	// nothing begins before at. At the end of a stream nothing more comes.
+	// find returns where in b a frame begins. If ok is false, there is none, and none begins before
+	// at. end means that no bytes follow b.
 	find(h *half, b []byte, end bool) (at int, ok bool)
-	// forget drops state that is uncertain after missing or wrong bytes in a direction.
+	// forget discards state that is uncertain after missing or wrong bytes in a direction.
 	forget(h *half)
 	// size returns the memory the parser holds, in bytes.
 	size() int

@@ -22,7 +22,7 @@ type vitcpSide struct {
 
 	sure   bool // number is the number of the last numbered message
 	number vitcpwire.Number
-	parts  [4]whole // the message in progress, by partOf its type
+	parts  [4]whole // the messages in progress, by partOf
 	reads  []vitcpwire.Number
 	lost   bool // requests may be missing from reads
 
@@ -219,7 +219,7 @@ func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.He
 	return last
 }
 
-// find searches for a segment followed by another one, or by the end.
+// find searches for a segment that is followed by another one, or by the end of b.
 func (p *vitcpParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	for at = 0; at+vitcpwire.HeaderLen <= len(b); at++ {
 		n, good := vitcpHead(b[at:])
