@@ -110,8 +110,7 @@ and --client, both are measured.`,
 	return c
 }
 
-// benchDefault returns the transports to compare by default: all, and those with CRCs also without
-// them.
+// benchDefault returns the transports to compare by default: all, and iwarp also without CRCs.
 func benchDefault() (out []string) {
 	for _, n := range transport.Names() {
 		out = append(out, n)
@@ -122,7 +121,7 @@ func benchDefault() (out []string) {
 	return out
 }
 
-// benchPaths adds the path by TCP to each transport that uses shared memory within one host.
+// benchPaths adds each transport that uses shared memory a second time, with TCP instead.
 func benchPaths(transports []string) (out []string) {
 	for _, t := range transports {
 		out = append(out, t)
@@ -207,7 +206,7 @@ func benchNumbers(flag, list string, lo, hi uint64) (out []int, err error) {
 	return out, nil
 }
 
-// control reads the address of a control connection.
+// control parses the address of a control connection, tcp://HOST:PORT.
 func control(s string) (*addr.URL, error) {
 	u, _, err := parse(s)
 	if err != nil {
@@ -310,7 +309,8 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 	return err
 }
 
-// failures returns an error with the number of failed measurements and the reason of the first.
+// failures returns an error with the number of failed measurements and the reason of the first, or
+// nil if none has failed.
 func failures(rows []bench.Row) error {
 	var first *bench.Row
 	failed := 0
@@ -329,7 +329,7 @@ func failures(rows []bench.Row) error {
 		first.Transport, first.Op, first.Size, first.Error)
 }
 
-// benchProgress shows the current measurement on a terminal.
+// benchProgress returns a function that shows the current measurement, or nil without a terminal.
 func benchProgress(e *shell.Env) func(done, all int, what string) {
 	if !e.IsTerminal() {
 		return nil

@@ -22,7 +22,8 @@ type child struct {
 	exit  chan error
 }
 
-// startChild runs this program with other arguments. Its stderr is ours.
+// startChild runs this program with other arguments until ctx ends or stop is called. The child's
+// standard error is ours.
 func startChild(ctx context.Context, e *shell.Env, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -56,7 +57,7 @@ func startChild(ctx context.Context, e *shell.Env, args ...string) (*child, erro
 	return c, nil
 }
 
-// line waits for one line of the child.
+// line waits for one line of the child's output. It is an error if the child ends before.
 func (c *child) line(ctx context.Context) (string, error) {
 	select {
 	case l, ok := <-c.lines:
@@ -69,7 +70,7 @@ func (c *child) line(ctx context.Context) (string, error) {
 	}
 }
 
-// listening waits for n lines with addresses where the child listens.
+// listening waits, for at most 30 s, for n lines with addresses where the child listens.
 func (c *child) listening(ctx context.Context, n int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -86,7 +87,7 @@ func (c *child) listening(ctx context.Context, n int) ([]string, error) {
 	return urls, nil
 }
 
-// stop ends the child in an orderly way, and kills it if that takes long.
+// stop sends the child SIGTERM and waits for its end. It kills the child after 10 s.
 func (c *child) stop() {
 	c.cmd.Process.Signal(syscall.SIGTERM)
 	for {

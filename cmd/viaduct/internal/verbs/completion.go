@@ -123,7 +123,7 @@ func completeOperand(ctx context.Context, name, word string, listens bool) ([]co
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// flagWords returns the values of flags that have only a few.
+// flagWords returns the values of flags that have only a few, and nil for all other flags.
 func flagWords(verb, flag string) []string {
 	switch flag {
 	case "log-level":
@@ -140,7 +140,7 @@ func flagWords(verb, flag string) []string {
 	return nil
 }
 
-// lists completes the last of words that commas separate.
+// lists completes the last word of a list with commas. It does not offer words already in the list.
 func lists(words []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	head := word[:strings.LastIndex(word, ",")+1]
 	var out []cobra.Completion

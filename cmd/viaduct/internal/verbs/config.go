@@ -52,7 +52,8 @@ type mistake struct {
 
 func (m mistake) String() string { return fmt.Sprintf("%s:%d: %s", m.file, m.line, m.text) }
 
-// readConfig reads a file in TOML. It returns the mistakes of syntax.
+// readConfig reads a file in TOML. tables has the line of each table. wrong has the mistakes of
+// syntax; settings is nil if the file could not be parsed. err reports a file that cannot be read.
 func readConfig(file string) (settings []setting, tables map[string]int, wrong []mistake, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -208,7 +209,8 @@ func checkConfig(root, c *cobra.Command, file string) ([]mistake, error) {
 	return wrong, nil
 }
 
-// unknownKey returns the message for an unknown key, with a similar key if there is one.
+// unknownKey returns the message for an unknown key. The message says whether the key belongs into
+// the table of a service.
 func unknownKey(root, of *cobra.Command, s setting) string {
 	if s.table == "" && slices.ContainsFunc(services, func(t string) bool { return settable(root, service(root, t), s.key) != nil }) {
 		return fmt.Sprintf("%s belongs into the table of a service, such as [serve]", s.key)
@@ -363,7 +365,8 @@ func configure(cmd *cobra.Command) error {
 	return shell.Usagef("%s", strings.Join(lines, "; "))
 }
 
-// setDefault sets the default FLAG=VALUE. The file is read later and takes precedence.
+// setDefault sets the default FLAG=VALUE, unless the command line sets the flag. The file is read
+// later and takes precedence.
 func setDefault(cmd *cobra.Command, text string) error {
 	key, value, ok := strings.Cut(text, "=")
 	if !ok {

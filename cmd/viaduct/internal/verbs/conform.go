@@ -382,9 +382,9 @@ func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command s
 	return func() { cancel(); <-ended }, nil
 }
 
-// conformDatagram returns a connection to the sender of the next datagram, which is the first that
-// the connection reads. A command that is not empty is started first, as the peer. Datagrams of the
-// peers in before may still arrive then; they are dropped. conformDatagram adds the new peer to
+// conformDatagram waits for a datagram, and returns a connection to its sender. The first Read
+// returns that datagram. If command is not empty, it is started before, as the peer. Datagrams of
+// the peers in before are then dropped, because they may still arrive. The new peer is added to
 // before.
 func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string, before map[string]bool) (net.Conn, error) {
 	over := func() {}

@@ -165,8 +165,8 @@ type demoPath struct {
 	sameHost string // parameter of the address; "" for transports without it
 }
 
-// demoWays returns both paths of each transport that has two here. With a capture there is only
-// TCP, because shared memory cannot be captured.
+// demoWays returns each transport once, or twice if its bytes can take TCP and shared memory here.
+// With a capture there is only TCP, because shared memory cannot be captured.
 func demoWays(e *shell.Env, ts []*transport.Transport) (ways []demoPath) {
 	for _, t := range ts {
 		switch {
@@ -189,7 +189,7 @@ func demoURL(scheme string) string {
 	return scheme + "://127.0.0.1:0"
 }
 
-// demoFrom opens the data to move.
+// demoFrom opens the file to move, or demoBytes random bytes if no file was given.
 func demoFrom(args []string) (io.ReadCloser, error) {
 	if len(args) == 0 {
 		return io.NopCloser(io.LimitReader(rand.Reader, demoBytes)), nil
@@ -205,7 +205,7 @@ func demoFrom(args []string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// demoSource puts the file to move into the root.
+// demoSource writes the data to move into the root, and returns its length and SHA-256.
 func demoSource(path string, from io.Reader) (int64, [32]byte, error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -220,7 +220,8 @@ func demoSource(path string, from io.Reader) (int64, [32]byte, error) {
 	return n, [32]byte(h.Sum(nil)), f.Close()
 }
 
-// demoWay moves the data one way over one transport.
+// demoWay moves the data in the direction of r over one transport, and fills in r. The fastest of
+// demoRounds rounds counts.
 func demoWay(ctx context.Context, e *shell.Env, w demoPath, at, dir, source string, size int64, sum [32]byte, r *demoRow) error {
 	t := w.t
 	if w.sameHost != "" {

@@ -81,7 +81,7 @@ func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.
 }
 
 // acceptAll listens and serves every connection in a goroutine of wg until ctx ends. It logs an
-// error of a connection and serves the others.
+// error of a connection and serves the others. An error of the listener is sent to fail.
 func acceptAll(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, u *addr.URL, t *transport.Transport, o *transport.Options, fail chan<- error,
 	stream func(context.Context, *shell.Env, string, net.Conn) error, messages func(context.Context, *shell.Env, string, msg.Conn) error) (net.Addr, error) {
 	serve := func(remote net.Addr, close func() error, run func(context.Context) error) {

@@ -105,7 +105,7 @@ fabrics use instead of HOST:PORT, with the same --registry:
 	return c
 }
 
-// switchName parses a name, or makes a locally administered one.
+// switchName parses the name of a switch. For "", it makes a random, locally administered name.
 func switchName(s string) (fc.WWN, error) {
 	if s != "" {
 		w, err := fc.ParseWWN(s)

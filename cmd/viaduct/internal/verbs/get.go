@@ -154,8 +154,8 @@ directory) are listed, and the exit status is then 1.`,
 	return c
 }
 
-// getPattern fetches the matches of a pattern into the directory out. If literal is true, that path
-// itself exists, and getPattern has done nothing.
+// getPattern fetches the matches of a pattern into the directory out. If literal is true, the
+// server has a file of exactly that name, and getPattern has done nothing.
 func getPattern(ctx context.Context, tr *tree, out string, recursive bool) (literal bool, err error) {
 	fc, err := tr.dial(ctx)
 	if err != nil {
@@ -236,8 +236,9 @@ func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out 
 	return shell.Hint(err, fmt.Sprintf("%d bytes are in %s; run it again with --resume to go on", r.Offset+n, part))
 }
 
-// prefix hashes the bytes in f and checks that the server's file begins with them. If it does not,
-// the transfer starts from the beginning.
+// prefix hashes the bytes in f, and returns how many of them need not be fetched again. If the
+// server's file does not begin with them, prefix empties f, resets h and returns 0. If the server
+// cannot compare them, they are kept.
 func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os.File, h hash.Hash) (int64, error) {
 	n, err := io.Copy(h, f)
 	if err != nil || n == 0 {

@@ -34,7 +34,7 @@ type handoverListeners struct {
 
 type handoverEnd struct {
 	Scheme string         `json:"scheme"`
-	SDP    bool           `json:"sdp"` // for other ends, the state has the file
+	SDP    bool           `json:"sdp"` // the socket of an end that is not SDP is sent as a file
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
 	State  []byte         `json:"state,omitempty"`
@@ -295,7 +295,7 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 		closeEnds()
 		return err
 	}
-	if st.Ends[0].Scheme == "" { // the old process kept the pair
+	if st.Ends[0].Scheme == "" { // the old process could not hand over the pair
 		closeEnds()
 		return nil
 	}

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A handoverConn carries JSON messages with open files between two processes. The length of the
-// message and the number of files come first, in 8 bytes the files accompany. Then comes the text.
+// A handoverConn carries JSON messages with open files between two processes. A message begins with
+// 8 bytes: the length of its text and the number of its files. The files are ancillary data of
+// these bytes. The text follows.
 type handoverConn struct{ c *net.UnixConn }
 
 // maxHandover bounds one message. It holds the buffered bytes of a pair of connections.

@@ -48,7 +48,7 @@ viaduct(1), one page per verb, such as viaduct-serve(1), and viaduct-urls(7).`,
 	}
 }
 
-// documented returns the commands that have a page.
+// documented returns c and the commands below c that have a page.
 func documented(c *cobra.Command) []*cobra.Command {
 	list := []*cobra.Command{c}
 	for _, sub := range c.Commands() {
@@ -201,7 +201,7 @@ var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\
 func roff(s string) string { return roffEscapes.Replace(s) }
 
 // buildTime returns the time of the commit, so that the same source makes the same pages.
-// SOURCE_DATE_EPOCH overrides it.
+// SOURCE_DATE_EPOCH overrides it. Without either, the time is zero.
 func buildTime() time.Time {
 	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		return time.Unix(n, 0)

@@ -14,9 +14,9 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// destination returns the name of the file that "-o out" gives to u: out itself, or a file in that
-// directory. direct means that the file is written directly, because it is a device, a pipe, or the
-// like.
+// destination returns the name of the local file for u with -o out: out itself, or a file in the
+// directory out. direct means that the file is written directly, because it is a device, a pipe, or
+// the like.
 func destination(u *addr.URL, out string) (name string, direct bool, err error) {
 	base := path.Base(u.Path)
 	if out == "" {
@@ -43,7 +43,7 @@ func destination(u *addr.URL, out string) (name string, direct bool, err error) 
 	return out, !st.Mode().IsRegular(), nil
 }
 
-// openPipe opens a device or a pipe. A pipe waits for its other end.
+// openPipe opens a device or a pipe. A pipe waits for its other end until ctx ends.
 func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 	type result struct {
 		f   *os.File
@@ -62,8 +62,9 @@ func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 	}
 }
 
-// openPart opens the file to write to, for this process alone. With resume it keeps the bytes of
-// the part. If there is no part, an incomplete file with the final name becomes the part.
+// openPart opens the file part to write to. It is an error if another process has the file open for
+// the same purpose. With resume, openPart keeps the bytes of the file, and if there is no such
+// file, the incomplete file out becomes the part.
 func openPart(out, part string, resume bool) (*os.File, error) {
 	for {
 		if resume {

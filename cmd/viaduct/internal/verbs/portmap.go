@@ -278,7 +278,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 				}
 			}
 			cfg.Dial = e.DialUDP
-			// A bound port is the same as a dialer's.
+			// A query names a local port. This listener reserves one, as for a connection.
 			l, err := net.ListenTCP("tcp", nil)
 			if err != nil {
 				return err
@@ -337,7 +337,8 @@ func resolveTCP(ctx context.Context, s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a, uint16(n)), err
 }
 
-// lookup returns an address of a host, of the same family as like if that is valid.
+// lookup returns an address of a host, if possible of the same family as like. If like is invalid,
+// any family will do.
 func lookup(ctx context.Context, host string, like netip.Addr) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap(), nil
@@ -354,7 +355,8 @@ func lookup(ctx context.Context, host string, like netip.Addr) (netip.Addr, erro
 	return as[0].Unmap(), nil
 }
 
-// ResolveMapper resolves HOST[:PORT], the address of a Port Mapper.
+// ResolveMapper resolves HOST[:PORT], the address of a Port Mapper, if possible to an address of
+// the same family as service.
 func ResolveMapper(ctx context.Context, s string, service netip.Addr) (netip.AddrPort, error) {
 	host, port := s, uint64(portmap.Port)
 	if h, p, err := net.SplitHostPort(s); err == nil {

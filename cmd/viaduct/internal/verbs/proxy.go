@@ -101,7 +101,7 @@ type proxy struct {
 	wg    sync.WaitGroup
 	bases []*gate                   // with handover: the TCP listeners under those of the transports
 	given map[string][]net.Listener // passed by a predecessor, by address without port
-	urls  []*addr.URL               // where it listens
+	urls  []*addr.URL               // addresses of the listeners
 	ls    []net.Listener
 
 	mu       sync.Mutex

@@ -182,7 +182,8 @@ func (v *psView) remember(ps []status.Process) {
 	}
 }
 
-// rate returns the bytes per second since the previous list.
+// rate returns the bytes per second since the previous list, or "-" for a connection not in that
+// list.
 func (v *psView) rate(p *status.Process, c *status.Conn) (sent, received string) {
 	old, ok := v.counts[keyOf(p, c)]
 	if s := v.now.Sub(v.before).Seconds(); ok && s > 0 {
@@ -359,7 +360,7 @@ func bytesText(n float64) string {
 	return fmt.Sprintf("%.1f %s", n, unit)
 }
 
-// hostPort returns the TCP part of an address.
+// hostPort returns the HOST:PORT of an address, or "" if it has none.
 func hostPort(s string) string {
 	if _, rest, ok := strings.Cut(s, "://"); ok {
 		s = rest

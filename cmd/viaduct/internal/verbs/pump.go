@@ -23,7 +23,7 @@ type pump struct {
 }
 
 // run copies until the direction has ended or fails. If paused is set, it returns nil as soon as no
-// read or write blocks it. The caller sets deadlines in the past to end those.
+// read or write blocks it. Whoever sets paused also sets past deadlines to end a blocked call.
 func (p *pump) run(paused *atomic.Bool) error {
 	buf := make([]byte, pumpBytes)
 	for {
@@ -97,8 +97,8 @@ func (d *duplex) failed(err error) {
 	}
 }
 
-// pause stops both directions and waits until they have stopped. live reports whether the stream of
-// either direction has not ended yet.
+// pause stops both directions and waits until they have stopped. live is false if both streams have
+// ended, or if a connection has failed.
 func (d *duplex) pause() (live bool) {
 	d.paused.Store(true)
 	past := time.Unix(1, 0)

@@ -183,7 +183,7 @@ type retryingFiles struct {
 	e     *shell.Env
 	dial  func(context.Context) (fileClient, error)
 	fc    fileClient // nil while there is no connection
-	names [2]string  // of the mechanisms
+	names [2]string  // names of the mechanisms of get and put
 }
 
 // files connects to a server, and reconnects after failures if retry asks for it.
@@ -319,7 +319,7 @@ func (f *retryingFiles) Put(ctx context.Context, path string, length int64, r io
 	})
 }
 
-// PutStream makes no further attempt once it has read a byte, because the byte cannot be read
+// PutStream makes no further attempt once it has begun to read r, because bytes of r cannot be read
 // again.
 func (f *retryingFiles) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
 	once := &onceReader{r: r}
@@ -332,7 +332,7 @@ func (f *retryingFiles) PutStream(ctx context.Context, path string, r io.Reader,
 	})
 }
 
-// A onceReader records whether any byte was read.
+// A onceReader records whether Read was called.
 type onceReader struct {
 	r    io.Reader
 	read bool

@@ -153,7 +153,7 @@ func finder(e *shell.Env, at string) (transport.Finder, error) {
 	}, nil
 }
 
-// records returns the records of a name for listeners.
+// records returns the records of a name for the listeners that can have such a name.
 func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record, error) {
 	var rs []registry.Record
 	service, notService := portmap.ParseHostPort(name)

@@ -51,7 +51,7 @@ func interruptible() (context.Context, func()) {
 	return ctx, func() { signal.Stop(ch); cancel(nil) }
 }
 
-// Run runs one command line.
+// Run runs one command line, and returns its exit code.
 func Run(ctx context.Context, e *shell.Env, args []string) int {
 	e.Command = args
 	root := newRoot(e)
@@ -368,12 +368,12 @@ func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err err
 // A connFlags holds the common flags of verbs with connections.
 type connFlags struct {
 	tls        transport.TLSFlags
-	dialTLS    bool // of a verb that also listens, and listens without TLS
+	dialTLS    bool // a verb that also listens uses TLS only to dial
 	congestion string
 	registry   string
 	reach      reach
 
-	token    string    // the file that holds it
+	token    string    // the file with the token; "" without one
 	readable sync.Once // warns once that others on the network can read the token
 }
 

@@ -12,7 +12,7 @@ import (
 	"viaduct/samehost"
 )
 
-// rdmaService makes what serves the program of "run --rdma".
+// rdmaService returns the constructor of the service for programs of "run --rdma".
 func rdmaService(devices []rdma.Device, noCRC, tcp bool) run.NewService {
 	return func(e *shell.Env, explain func(string, ...any)) (run.Service, error) {
 		o := rdma.Options{Devices: devices, Logger: e.Log, NoCRC: noCRC, Explain: explain, Status: e.Status.Server()}

@@ -65,7 +65,7 @@ type input struct {
 	full chan chunk
 	free chan []byte
 	cur  chunk
-	rest []byte // of cur
+	rest []byte // bytes of cur that Read has not returned yet
 }
 
 // A chunk is the result of one read.

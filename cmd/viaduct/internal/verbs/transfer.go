@@ -19,10 +19,12 @@ import (
 	"viaduct/samehost"
 )
 
-// A fileClient fetches and stores files on one server, in the way of the transport.
+// A fileClient fetches and stores files on one server, by the mechanisms of its transport.
 type fileClient interface {
 	// Get fetches path from offset to its end and writes the bytes to w and h. h already holds the
-	// bytes before offset. A nil error means that all fetched bytes are verified.
+	// bytes before offset. begin gets the number of bytes to fetch and the size of the file,
+	// progress the length of each piece; both may be nil. A nil error means that all fetched bytes
+	// are verified.
 	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
 	// Put stores length bytes of r. It may read r again from the start. It writes the bytes to h,
 	// which must be empty.
@@ -78,7 +80,7 @@ func (c *countedFiles) PutStream(ctx context.Context, path string, r io.Reader, 
 	return err
 }
 
-// counted adds progress to a counter.
+// counted returns a function that adds to a counter and calls progress, which may be nil.
 func counted(to interface{ Add(float64) }, progress func(n int)) func(n int) {
 	return func(n int) {
 		to.Add(float64(n))
@@ -145,7 +147,7 @@ func (m *memFiles) PrefixSum(ctx context.Context, path string, n int64) ([32]byt
 
 func (*memFiles) Mechanisms() (get, put string) { return "RDMA Read", "RDMA Write" }
 
-// An httpFiles keeps one connection of its transport.
+// An httpFiles is a fileClient over HTTP with at most one idle connection.
 type httpFiles struct {
 	httpfile.Client
 	tr   *http.Transport

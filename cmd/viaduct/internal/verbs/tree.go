@@ -52,9 +52,9 @@ type treeResult struct {
 	Verb      string  `json:"verb"`
 	URL       string  `json:"url"`
 	Transport string  `json:"transport"`
-	Files     int     `json:"files"` // that were moved
-	Alike     int     `json:"alike"` // already there
-	Bytes     int64   `json:"bytes"` // that were moved
+	Files     int     `json:"files"` // number of files that were moved
+	Alike     int     `json:"alike"` // number of files that both sides had already
+	Bytes     int64   `json:"bytes"` // bytes that were moved
 	Seconds   float64 `json:"seconds"`
 	Rate      float64 `json:"bytes_per_second"`
 	DryRun    bool    `json:"dry_run,omitempty"`
@@ -432,8 +432,8 @@ func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx cont
 	})
 }
 
-// fetch gets one file. The name of an incomplete file ends in .part. An interrupted .part is
-// continued.
+// fetch gets one file. The name of an incomplete file ends in .part. With resume, an interrupted
+// .part is continued.
 func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote, name string, n int64, progress func(n int)) error {
 	part := name + ".part"
 	flags := os.O_CREATE | os.O_RDWR

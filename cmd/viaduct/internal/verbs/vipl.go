@@ -109,7 +109,7 @@ func viplReport(e *shell.Env, cfg *viplconf.Config, names []string) error {
 	return viplHint(failed)
 }
 
-// viplHint adds where to find how names are defined.
+// viplHint adds the page that describes names to an error about a name.
 func viplHint(err error) error {
 	if errors.Is(err, vi.ErrInvalidParameter) {
 		return shell.Hint(err, "docs/libvipl.md has the names of NICs and the lines of the configuration file")
