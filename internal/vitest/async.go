@@ -327,7 +327,7 @@ func testThreads(e *env) {
 			e.nics[side].QueryMem(p.mem[side])
 		})
 		loop(func() {
-			// refused
+			// This call is refused, because Guarded can't be changed.
 			e.nics[side].SetMemAttributes(p.mem[side], vi.MemAttributes{EnableRDMAWrite: true, Guarded: true})
 		})
 	}

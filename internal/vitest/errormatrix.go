@@ -26,14 +26,14 @@ type row struct {
 	do   func(p *pair) (s, r *vi.Descriptor)
 
 	ud, rd, rr expect
-	dropped    *[3]expect // the same for a network that drops damaged frames; nil if it makes no difference
+	dropped    *[3]expect // the three cells on a network that drops damaged frames; nil: as above
 	read       bool
 	faulty     func(Harness) bool
 }
 
 var (
 	ok = []vi.Status{0}
-	// the descriptor may or may not have completed when the connection broke
+	// the connection broke before or after the descriptor completed
 	maybe  = []vi.Status{0, vi.StatusTransportError, vi.StatusFlushed}
 	format = []vi.Status{vi.StatusFormatError}
 	prot   = []vi.Status{vi.StatusProtectionError}
@@ -335,7 +335,7 @@ func testErrorMatrix(e *env) {
 
 func (e *env) cell(r row, x expect) {
 	p := e.connected()
-	// A descriptor posted after the failing one never succeeds.
+	// do causes the error, and returns the descriptors that the error affects.
 	s, recv := r.do(p)
 	op := vi.StatusOpSend
 	switch s.Control.Op() {

@@ -241,7 +241,8 @@ func (e *env) address(side int) vi.Address {
 	return e.Address(e.nics[side], fmt.Appendf(nil, "d%d", e.names))
 }
 
-// attrs returns VI attributes with the level of the test and everything enabled.
+// attrs returns VI attributes with the level of the test and with RDMA Write and Read enabled
+// if the level allows them.
 func (e *env) attrs() vi.Attributes {
 	return vi.Attributes{Reliability: e.level, MaxTransferSize: e.mtu(), EnableRDMAWrite: true,
 		EnableRDMARead: e.canRead()}

@@ -21,7 +21,7 @@ const (
 	bigSlots = 60      // Writes with immediate data, each to an offset of its own
 )
 
-// A message is a message a receive of the other side must get.
+// A message is the content that a receive of the other side must get.
 type message struct {
 	payload   []byte
 	immediate bool

@@ -68,8 +68,8 @@ func (y *Tally) Check(t *testing.T) {
 		len(y.cases), outright, again, broken, never)
 }
 
-// Rare fails if a connection broke in more than most tries of a test. A network that recovers lost
-// frames breaks connections only if the machine is late.
+// Rare fails t if a connection broke in more than most runs, counted over all tests. A network that
+// recovers lost frames breaks connections only if the machine is late.
 func (y *Tally) Rare(t *testing.T, most int) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -125,7 +125,7 @@ type reporter interface {
 	Skipf(format string, args ...any)
 }
 
-// A trial is one try of a test. Its first finding is stored. The finding is reported only if no
+// A trial is one try of a test. It stores the first finding, and reports this finding only if no
 // broken connection explains it.
 type trial struct {
 	*testing.T
@@ -169,7 +169,7 @@ func (x *trial) run(f func()) (broken bool) {
 	for _, c := range slices.Backward(x.cleanups) {
 		c()
 	}
-	if x.found != "" { // later findings have no excuse
+	if x.found != "" { // a finding of a cleanup is always reported
 		x.T.Error(x.found)
 	}
 	return broken
@@ -178,7 +178,7 @@ func (x *trial) run(f func()) (broken bool) {
 // bound returns the time the other side may take to detect that a connection broke.
 func (e *env) bound() time.Duration { return 10 * time.Second * time.Duration(max(1, e.Scale)) }
 
-// audit checks the ends of a trial's connections. It returns "" if a connection broke and was
+// audit checks how the connections of a trial ended. It returns "" if a connection broke and was
 // properly reported, which explains a finding. Otherwise it returns the fault.
 func (x *trial) audit() string {
 	lost := x.setup

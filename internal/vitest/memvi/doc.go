@@ -6,7 +6,7 @@
 //	network := memvi.New()
 //	nic, err := vi.Open(network, "mem0", nil)
 //
-// Device names are mem0 to mem255, and "" means mem0. Each is a node of the network; opening one
-// twice gives two NICs at the same address. Messages are copied once into a message and once out of
-// it.
+// Device names are mem0 to mem255, and "" means mem0. Each device is a node of the network; opening
+// a device twice gives two NICs at the same address. Payload is copied twice: at the sender into a
+// message, and at the receiver out of it.
 package memvi

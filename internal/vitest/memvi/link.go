@@ -279,9 +279,9 @@ func (l *link) handle(m message) {
 	}
 }
 
-// conclude reports the end of a message to its sender. At Unreliable Delivery it never does. At
-// Reliable Delivery it reports only an error, by ending the connection. At Reliable Reception it
-// always does. [VIA 4.5] [VIA-4.5-4] [VIA-4.5-6]
+// conclude reports the end of a message to its sender: at Unreliable Delivery never; at Reliable
+// Delivery only an error, by ending the connection; at Reliable Reception always. [VIA 4.5]
+// [VIA-4.5-4] [VIA-4.5-6]
 func (l *link) conclude(m message, remote vi.Status) {
 	if l.reliability == vi.ReliableReception {
 		l.tell(message{kind: ackMsg, seq: m.seq, status: remote})
@@ -434,7 +434,7 @@ func setFault(v *vi.VI, f fault) {
 	}
 }
 
-// Stall makes v handle no messages until resume is called.
+// Stall makes v handle no messages until resume is called. Without a connection it does nothing.
 func Stall(v *vi.VI) (resume func()) {
 	l, ok := v.Link().(*link)
 	if !ok {

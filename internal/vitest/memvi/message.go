@@ -64,8 +64,8 @@ func (w *wire) full() bool {
 	return w.cut || len(w.queue) >= wireMessages || w.bytes >= wireBytes
 }
 
-// pop removes and returns the first message; ok is false if there is none. room means that the
-// sender may continue.
+// pop removes and returns the first message; ok is false if there is none. room is true if the wire
+// was full before, so that a waiting sender may continue.
 func (w *wire) pop() (m message, room, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -122,7 +122,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-// own returns a with the node's host part instead of the consumer's.
+// own returns a with the host part of this node instead of the host part in a.
 func (d *device) own(a vi.Address) vi.Address { a.Host = d.host; return a }
 
 // A wait is a pending Device.Wait.
@@ -133,8 +133,8 @@ type wait struct {
 	ready chan struct{} // closed when got is set
 }
 
-// Wait waits for a request for local's discriminator. Waits for equal discriminators are served in
-// order. [VIA 6.4.5]
+// Wait waits for a request for the discriminator in local. Waits for equal discriminators are
+// served in order. [VIA 6.4.5]
 func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error) {
 	w := &wait{d: d, local: d.own(local), ready: make(chan struct{})}
 	n := d.net
@@ -212,7 +212,8 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 
 func isNode(host []byte) bool { return len(host) == 4 && string(host[:3]) == "mem" }
 
-// conclude waits for an answer. If ctx ends before, withdraw must supply the answer.
+// conclude waits for an answer. If ctx ends or the device is closed first, conclude calls withdraw,
+// which must make sure that an answer is in the channel.
 func (d *device) conclude(ctx context.Context, answers chan answer, withdraw func(error)) (vi.Link, vi.Agreement, error) {
 	var err error
 	select {
