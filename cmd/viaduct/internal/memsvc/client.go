@@ -17,18 +17,19 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// The pieces of a transfer. A piece is large enough that the cost of its messages does not matter.
-// It is small enough that all pieces in flight stay in the cache while they are hashed and written.
-// A connection that takes only shorter messages gets shorter pieces. [V-14]
+// pieceBytes is the length of a piece of a transfer, and maxWindow how many are in flight. A piece
+// is long enough that the cost of its messages does not matter, and short enough that all pieces in
+// flight stay in the cache while they are hashed and written. On a connection for shorter messages,
+// pieces are shorter. [V-14]
 const (
 	pieceBytes = 256 << 10
 	maxWindow  = 16
 )
 
-// The longest times that a client waits for the server. stallTime is for the next piece of a
-// transfer, or for an answer. Before the server answers a close, it reads and hashes the whole
-// range. The client therefore waits hashTimeByte longer for each byte of the range. Time-outs are
-// needed because the connections of a suspended or hung server stay open.
+// How long a client waits for the server. stallTime is for the next piece of a transfer, or for an
+// answer. Before the server answers a close, it reads and hashes the whole range. The client
+// therefore waits hashTimeByte longer for each byte of the range. Time-outs are needed because the
+// connections of a suspended or hung server stay open.
 const (
 	stallTime    = 30 * time.Second
 	hashTimeByte = 100 * time.Nanosecond // 10 MB/s
@@ -58,7 +59,7 @@ type Client struct {
 	conn  msg.Conn
 	piece int        // bytes moved by one RDMA Read or Write
 	buf   []byte     // memory for all pieces in flight
-	reg   msg.Region // of buf
+	reg   msg.Region // buf, registered
 }
 
 // NewClient returns a client that uses conn. The caller must close both the client and conn.
@@ -66,7 +67,8 @@ func NewClient(conn msg.Conn) (*Client, error) {
 	return &Client{conn: conn, piece: min(pieceBytes, conn.MaxMessage())}, nil
 }
 
-// window returns how many pieces may be in flight at once, and allocates memory for them.
+// window returns how many pieces may be in flight at once if the connection allows depth requests.
+// The first call allocates memory for maxWindow pieces.
 func (c *Client) window(depth int) (int, error) {
 	n := max(1, min(depth, maxWindow))
 	if c.reg == nil {
@@ -191,7 +193,8 @@ func (c *Client) Authenticate(ctx context.Context, t *token.Token) error {
 	return nil
 }
 
-// open opens a range and checks the answer.
+// open opens a range. It returns the memory that the server lends, the length of the range, and the
+// size of the file, 0 if the answer has none.
 func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, size int64, err error) {
 	r, err := c.ask(ctx, q, 0)
 	if err != nil {
@@ -252,7 +255,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 	return nil
 }
 
-// Sum returns the server's SHA-256 of the first n bytes of a file. It transfers no data.
+// Sum returns the server's SHA-256 of the first n bytes of a file, n > 0. It transfers no data.
 func (c *Client) Sum(ctx context.Context, path string, n int64) (sum [32]byte, err error) {
 	if n == 0 {
 		return sum, errors.New("memsvc: a range of no bytes")

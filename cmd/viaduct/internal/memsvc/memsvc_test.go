@@ -331,7 +331,7 @@ func TestWholeFile(t *testing.T) {
 	}
 }
 
-// TestNothingLeft: the directory is unchanged after a put that ended early, whatever the cause.
+// TestNothingLeft: a put that ends early, whatever the cause, leaves nothing in the directory.
 func TestNothingLeft(t *testing.T) {
 	for name, end := range map[string]func(c *msgfake.Conn){
 		"closed": func(c *msgfake.Conn) { c.Close() },
@@ -454,7 +454,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// stopped is a connection to a server stopped after some pieces.
+// A stopped is a client's connection to a server that stops after a number of pieces.
 type stopped struct {
 	*msgfake.Conn
 	pieces int

@@ -68,7 +68,7 @@ func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader
 type putting struct {
 	c          *Client
 	file       request      // holds the name of the file
-	free       []msg.Remote // pieces that may be written, in order of use
+	free       []msg.Remote // pieces that this client may write to, in order of use
 	room       int64        // bytes of a piece
 	length     int64        // of the file, -1 if it is not known
 	unanswered int          // number of extend requests without an answer
@@ -80,7 +80,7 @@ type putting struct {
 	progress func(n int)
 
 	slot   int   // the next slot of the window
-	flight []int // bytes of the writes that were not reaped yet
+	flight []int // bytes of each write that was not reaped yet
 }
 
 func (p *putting) lent(pieces []piece) error {
@@ -234,7 +234,7 @@ func (p *putting) request(ctx context.Context, op string, n int64, sum string) e
 	return bounded(ctx, stallTime, func(ctx context.Context) error { return p.c.send(ctx, p.file) })
 }
 
-// receive waits for the answer to op. The server may take the time it needs for that many bytes.
+// receive waits for the answer to op, for as long as the server may need for the given bytes.
 func (p *putting) receive(ctx context.Context, op string, bytes int64) (a reply, err error) {
 	err = bounded(ctx, answerTime(bytes), func(ctx context.Context) error {
 		p.file.Op = op
@@ -244,7 +244,7 @@ func (p *putting) receive(ctx context.Context, op string, bytes int64) (a reply,
 	return a, err
 }
 
-// answer receives the answer to the oldest extend.
+// answer receives the answer to the oldest extend, which lends the stored piece again.
 func (p *putting) answer(ctx context.Context) error {
 	p.unanswered--
 	a, err := p.receive(ctx, "extend", 0)

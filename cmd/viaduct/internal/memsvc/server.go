@@ -121,7 +121,7 @@ type opened struct {
 type upload struct {
 	*store.Upload
 	length int64 // of the whole file, -1 if it is not known
-	stored int64 // bytes so far
+	stored int64 // bytes stored so far
 	hash   hash.Hash
 	whole  []byte // the mapped file, if the client writes the file as a whole; otherwise nil
 	pieces []lent
@@ -271,7 +271,7 @@ func (s *session) handle(q request) ([]byte, error) {
 	return nil, fmt.Errorf("unknown op %q", q.Op)
 }
 
-// admit returns an error if no further range may be opened under q's name.
+// admit returns the key of q's range, or an error if it is open already or too many ranges are.
 func (s *session) admit(q request) (openKey, error) {
 	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	if _, ok := s.open[k]; ok {
@@ -393,7 +393,8 @@ func (p *lent) takeBack() {
 	}
 }
 
-// store hashes the first n bytes of the next piece and writes them to the file.
+// store hashes the first n bytes of the next piece, writes them to the file and returns the piece.
+// After an error, every further call returns that error.
 func (u *upload) store(n int64) (*lent, error) {
 	var p *lent
 	if u.next < len(u.pieces) {
@@ -418,10 +419,10 @@ func (u *upload) store(n int64) (*lent, error) {
 	return p, nil
 }
 
-// extend stores the next piece and lends it again. If that fails, for example because the disk is
-// full, the file is gone, but the client keeps its pieces until it closes the file. The client may
-// be writing to the pieces, and an access error would end the connection before the client has read
-// the reason.
+// extend stores the next piece and lends it again. If storing fails, for example because the disk
+// is full, the file is discarded, but the client keeps its pieces until it closes the file. The
+// client may be writing to the pieces, and an access error would end the connection before the
+// client has read the reason.
 func (s *session) extend(q request) ([]byte, error) {
 	o := s.open[openKey{path.Clean(string(q.Path)), q.Mode}]
 	if o == nil {

@@ -160,7 +160,7 @@ func TestProofOnce(t *testing.T) {
 	}
 }
 
-// TestTokenTime: the server closes the connection of a client that shows no token.
+// TestTokenTime: the server closes the connection of a client without a proof after authTime.
 func TestTokenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -171,7 +171,7 @@ func TestTokenTime(t *testing.T) {
 	})
 }
 
-// TestImpostor: a server that accepts any proof still has to give one.
+// TestImpostor: a server that accepts every proof must still prove that it has the token.
 func TestImpostor(t *testing.T) {
 	for _, proof := range []string{"", "zz", strings.Repeat("00", 32)} {
 		a, b := msgfake.Pair(1 << 16)
