@@ -210,6 +210,7 @@ func TestVI_SuiteLossy(t *testing.T) {
 					h.Tally = &vitest.Tally{Tries: 2, Shared: &tally}
 					if cfg.Class2 {
 						h.Tally.Shared = &recovering
+						h.Scale = 5 // a message that is sent again arrives, however late
 					}
 					vitest.Run(t, h)
 				})
