@@ -104,8 +104,9 @@ func firstAddress(i net.Interface) (found netip.Addr) {
 	return found
 }
 
-// address returns the address a name means. It returns "" for the first interface: a NIC of that
-// name listens on all addresses of the host.
+// address returns the address a name means. It returns "" for the first interface, because a NIC of
+// that name listens on all addresses of the host. The error is vi.ErrInvalidParameter for a name
+// without meaning, or without an interface.
 func (ifs netifs) address(name string) (string, error) {
 	if ip, err := netip.ParseAddr(name); err == nil {
 		return ip.Unmap().String(), nil

@@ -6,7 +6,8 @@ import (
 	"os"
 )
 
-// Load reads the configuration in file; "" means DefaultFile, which need not exist.
+// Load reads the configuration in file; "" means DefaultFile. If DefaultFile does not exist, the
+// configuration is empty.
 func Load(file string) (*Config, error) {
 	name := file
 	if name == "" {

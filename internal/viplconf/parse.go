@@ -49,7 +49,7 @@ type NIC struct {
 	SameHost    samehost.Policy // shared memory between processes of one host
 }
 
-// Parse reads a configuration. The error names the line.
+// Parse reads a configuration. The error names the line. An empty text is a valid configuration.
 func Parse(text []byte) (*Config, error) {
 	c := new(Config)
 	sc := bufio.NewScanner(bytes.NewReader(text))
@@ -134,7 +134,8 @@ func checkHostPort(s string) error {
 	return nil
 }
 
-// parseSize reads a number of bytes of at least 1 and at most 2^31-1.
+// parseSize reads a number of bytes of at least 1 and at most 2^31-1. The suffixes K, M and G
+// multiply by powers of 1024.
 func parseSize(s string) (uint32, error) {
 	shift := 0
 	if i := strings.IndexByte("KMG", s[len(s)-1]); i >= 0 {
