@@ -27,9 +27,9 @@ const maxAnswer = 256 << 20
 const atOnce = 16
 
 // List asks all processes of this user with a status socket in dir, or in RunDir if dir is empty.
-// It returns their answers by process ID. A process that does not answer within AnswerTimeout has
-// its Problem set. Sockets of dead processes are removed. A missing directory means that there is
-// no process.
+// It returns their answers, sorted by process ID. A process that does not answer within
+// AnswerTimeout has its Problem set. Sockets of dead processes are removed. A missing directory
+// means that there is no process. If ctx ends, List returns the answers so far and the cause.
 func List(ctx context.Context, dir string, counters bool) ([]Process, error) {
 	if dir == "" {
 		dir = RunDir()

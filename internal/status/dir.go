@@ -27,8 +27,8 @@ func RunDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("viaduct-%d", os.Getuid()))
 }
 
-// makeDir creates dir with access for this user only, or checks that an existing dir has that. It
-// returns ErrUnsafe if others have access.
+// makeDir creates dir with access for this user only. If dir exists and others have access, it
+// returns ErrUnsafe.
 func makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -82,7 +82,7 @@ func bind(dir string) (*net.UnixListener, string, error) {
 }
 
 // settle renames the new socket to its final name and returns the new path. If another live socket
-// of this process has the name, settle tries the next one.
+// of this process has the name, settle tries the next number, and fails after 100.
 func settle(pid string) (path string, err error) {
 	if err := os.Chmod(pid+coming, 0o600); err != nil {
 		return "", err

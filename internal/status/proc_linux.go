@@ -30,8 +30,8 @@ func allowed(c net.Conn) bool {
 	return ok && (int(cred.Uid) == os.Getuid() || cred.Uid == 0)
 }
 
-// sentBy reports whether the socket at the other end belongs to process pid and to this user. If
-// the process is in another PID namespace, the kernel reports its ID as 0.
+// sentBy reports whether the socket at the other end belongs to process pid and to this user. An ID
+// of 0 counts as equal, because the kernel reports it for a process of another PID namespace.
 func sentBy(c net.Conn, pid int) bool {
 	cred, ok := credentials(c)
 	return ok && (int(cred.Uid) == os.Getuid() || os.Getuid() == 0) && (int(cred.Pid) == pid || cred.Pid == 0)
@@ -53,7 +53,8 @@ func resident() uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// programOf returns the command line of process pid. It serves processes that do not answer.
+// programOf returns the command line of process pid, or "" if it cannot be read. It is for
+// processes that do not answer.
 func programOf(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.TrimSpace(string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))

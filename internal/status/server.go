@@ -24,7 +24,7 @@ type Config struct {
 }
 
 // A Server sends the report of this process to its clients. Its methods may be called concurrently.
-// On a nil Server they do nothing.
+// On a nil Server all methods except Status do nothing.
 type Server struct {
 	cfg     Config
 	started time.Time
@@ -43,8 +43,8 @@ type Server struct {
 
 // A Source is a connection a Server reports.
 type Source struct {
-	// Report returns the present state; the Server fills in ID and Opened. It must not wait for the
-	// peer. counters asks for Counters.
+	// Report returns the present state; the Server fills in ID and Opened. Report must not wait for
+	// the peer. counters asks for Counters.
 	Report func(counters bool) Conn
 	// Ended reports whether the connection has ended, so that the Server can drop it.
 	Ended func() bool
@@ -56,9 +56,9 @@ type watched struct {
 }
 
 const (
-	serveTimeout = 2 * time.Second // per client
-	maxAsking    = 16              // clients that are served at a time
-	firstSweep   = 64
+	serveTimeout = 2 * time.Second // limit for the request and the answer of one client
+	maxAsking    = 16              // clients that are served at a time; others are disconnected
+	firstSweep   = 64              // number of connections at which Watch first removes ended ones
 )
 
 // Listen creates the status socket of this process. It returns ErrUnsafe if another user could have
@@ -83,7 +83,7 @@ func Listen(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Close removes the socket.
+// Close removes the socket and disconnects the clients. A second Close returns nil.
 func (s *Server) Close() error {
 	if s == nil {
 		return nil
@@ -105,7 +105,7 @@ func (s *Server) Close() error {
 }
 
 // Listening registers an address where the process accepts connections. The caller calls over when
-// it stops accepting.
+// the process stops accepting there.
 func (s *Server) Listening(transport, url string) (over func()) {
 	if s == nil {
 		return func() {}

@@ -35,7 +35,7 @@ type Conn struct {
 	Remote    string `json:"remote"`
 
 	Path string `json:"path"`          // how bytes travel, as "iwarp crc" or "sdp combined/pipelined"
-	Why  string `json:"why,omitempty"` // why it uses TCP or shared memory, as a sentence
+	Why  string `json:"why,omitempty"` // why the connection uses TCP or shared memory, as a sentence
 
 	// SharedMemory means that the bytes go through shared memory instead of TCP. Otherwise WhyTCP
 	// is the reason, if it is known.

@@ -172,7 +172,8 @@ func streamState(q *iwarp.QueuePair) string {
 	return "open"
 }
 
-// WatchVI registers a VI until its connection has ended. The VI may be connected later.
+// WatchVI registers a connected VI until its connection has ended. The next report drops a VI in
+// state Idle, even one that will be connected later.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 	h := hintOf(hint)
 	s.Watch(Source{
