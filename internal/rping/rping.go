@@ -46,8 +46,8 @@ const adLen = 16
 
 // Options are the settings of both roles. The zero value works.
 type Options struct {
-	Size   int  // bytes per round, client; 0 means DefaultSize
-	Count  int  // rounds, client; 0 means until the context ends
+	Size   int  // client: bytes per round; 0 means DefaultSize
+	Count  int  // client: rounds; 0 means until the context ends
 	Verify bool // client: compare the returned data
 
 	// OnRound, if set, is called after each round with its number from 0 and
@@ -55,7 +55,7 @@ type Options struct {
 	OnRound func(n int, data []byte)
 }
 
-// ErrMismatch is returned if the returned data differ from the sent data.
+// ErrMismatch means that the data the server wrote differ from the data it has read.
 var ErrMismatch = errors.New("rping: data mismatch")
 
 // An Endpoint is one side of an exchange, tied to a stream. Make it before the stream starts, in
@@ -64,8 +64,8 @@ var ErrMismatch = errors.New("rping: data mismatch")
 type Endpoint struct {
 	q   *iwarp.QueuePair
 	opt Options
-	in  []byte // receives
-	out []byte // sends
+	in  []byte // buffer of the posted receive
+	out []byte // buffer of the Send in progress
 
 	ended bool // the peer has closed, and all its messages were handled
 }
@@ -82,8 +82,8 @@ func New(q *iwarp.QueuePair, opt Options) (*Endpoint, error) {
 	return e, e.arm()
 }
 
-// Config returns a copy of base, nil for the defaults, with the depths that
-// rping asks for: one Read each way.
+// Config returns a copy of base, nil for the defaults. Where base sets no IRD or ORD, the copy
+// allows one Read each way, as rping needs.
 func Config(base *iwarp.Config) *iwarp.Config {
 	c := new(iwarp.Config)
 	if base != nil {
@@ -136,7 +136,8 @@ func Serve(ctx context.Context, r *iwarp.Request, opt Options) (rounds int, err 
 	return e.Server(ctx)
 }
 
-// Client runs the client's side on a stream that has started.
+// Client runs the client's side on a stream that has started. It returns the number of completed
+// rounds, and does not close the stream.
 func (e *Endpoint) Client(ctx context.Context) (rounds int, err error) {
 	source, err := e.q.Register(make([]byte, e.opt.Size), iwarp.RemoteRead)
 	if err != nil {
@@ -175,8 +176,8 @@ func (e *Endpoint) Client(ctx context.Context) (rounds int, err error) {
 	return e.opt.Count, nil
 }
 
-// Server runs the server's side on a stream that has started, until the client
-// closes.
+// Server runs the server's side on a stream that has started, until the client closes. It returns
+// the number of completed rounds, and does not close the stream.
 func (e *Endpoint) Server(ctx context.Context) (rounds int, err error) {
 	buf := make([]byte, MaxSize)
 	for n := 0; ; n++ {
@@ -287,7 +288,8 @@ func (e *Endpoint) hear(ctx context.Context) (ad, error) {
 	return a, nil
 }
 
-// why replaces the error of a request by the error of the stream, if there is one.
+// why replaces the error of a request by the error of the stream, if there is one, or by io.EOF if
+// the peer has closed in order.
 func (e *Endpoint) why(err error) error {
 	if err == nil {
 		return nil
@@ -325,7 +327,8 @@ func fill(b []byte, n int) {
 	b[len(b)-1] = 0
 }
 
-// text returns the bytes of b up to and with the first zero.
+// text returns the bytes of b up to the first zero, including the zero, or all bytes if there is
+// none.
 func text(b []byte) []byte {
 	for i, c := range b {
 		if c == 0 {
