@@ -15,9 +15,9 @@ const (
 	opAnd  = 0x54 // A &= K
 	opJump = 0x05 // skip K
 	opJeq  = 0x15 // if A == K skip Jt instructions, otherwise Jf
-	opJgt  = 0x25 // the same for A > K
-	opJge  = 0x35 // the same for A >= K
-	opRet  = 0x06
+	opJgt  = 0x25 // if A > K skip Jt instructions, otherwise Jf
+	opJge  = 0x35 // if A >= K skip Jt instructions, otherwise Jf
+	opRet  = 0x06 // end with action K
 )
 
 // These are the offsets of the words of struct seccomp_data.
@@ -30,8 +30,8 @@ const (
 // maxInsns is the kernel's limit for the instructions of a filter.
 const maxInsns = 4096
 
-// x32Bit marks the numbers of the x32 interface of amd64. The rules would not see them, so the
-// filter fails them with ENOSYS, as kernels built without x32 do.
+// x32Bit marks the numbers of the x32 interface of amd64. The rules have no such numbers, so the
+// filter fails these calls with ENOSYS, as kernels built without x32 do.
 const (
 	x32Bit = 0x40000000
 	enosys = 38
@@ -130,7 +130,7 @@ func (g *numberRules) body() (p []Insn) {
 			if c.Mask != 0 {
 				conds = append(conds, Insn{Code: opAnd, K: c.Mask})
 			}
-			// If the bound is not met, the jump after it leaves the rule.
+			// If the bound is not met, the jump after the test skips the rest of the rule.
 			conds = append(conds,
 				Insn{Code: opJge, K: c.Low, Jt: 1}, Insn{Code: opJump},
 				Insn{Code: opJgt, K: c.High, Jf: 1}, Insn{Code: opJump})

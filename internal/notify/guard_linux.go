@@ -15,7 +15,7 @@ import (
 )
 
 // Guard serves a listener whose first receiver has died. It lets every call pass, until no task is
-// left that could make one, and returns the error of Recv. Call Wake at the same time.
+// left that could make a call, and returns the error of Recv. Call Wake at the same time.
 func Guard(l *Listener) error {
 	for {
 		c, err := l.Recv()
@@ -68,8 +68,8 @@ func isHeld(pid, tid int) bool {
 	return ok && len(rest) > 0 && rest[0] == 'S'
 }
 
-// interrupt interrupts the call in which a thread sleeps, without delivering a signal. If tracing
-// is not allowed, it stops and continues the process.
+// interrupt interrupts the call in which a thread sleeps, without delivering a signal. If this
+// process may not trace the thread, interrupt stops and continues the thread's process.
 func interrupt(pid, tid int) {
 	if err := unix.PtraceSeize(tid); err != nil {
 		if syscall.Kill(pid, syscall.SIGSTOP) == nil {

@@ -64,7 +64,7 @@ func newListener(fd int) *Listener {
 	return l
 }
 
-// kernelBefore reports whether the kernel is older than a version.
+// kernelBefore reports whether the kernel is older than a version, or its version is unknown.
 func kernelBefore(major, minor int) bool {
 	var u unix.Utsname
 	var a, b int
@@ -103,14 +103,14 @@ func (l *Listener) File() (*os.File, error) {
 }
 
 // ioctl runs an ioctl on the listener and returns its result. It returns ErrGone for ENOENT and
-// ESRCH, which mean that the call does not wait any more.
+// ESRCH, which mean that the call does not wait any more, and net.ErrClosed after Close.
 func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if l.closed {
 		return 0, net.ErrClosed
 	}
-	call := unix.RawSyscall // most do not wait, so Go's scheduler need not be informed
+	call := unix.RawSyscall // most ioctls do not wait, so Go's scheduler need not be informed
 	if req == unix.SECCOMP_IOCTL_NOTIF_ADDFD {
 		call = unix.Syscall
 	}
@@ -172,7 +172,7 @@ func (l *Listener) poll(timeout int) (said int16, err error) {
 }
 
 // Close closes the listener. If no other process has a handle of it, notified calls of the program
-// fail with ENOSYS from now on.
+// fail with ENOSYS from now on. A second Close does nothing.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,8 +197,8 @@ type Call struct {
 	l *Listener
 }
 
-// Valid reports whether the call still waits. If it does, data that was read from the thread before
-// belongs to that thread.
+// Valid reports whether the call still waits. If it returns true, data that was read from the
+// thread before belongs to that thread.
 func (c *Call) Valid() bool {
 	id := c.ID
 	_, err := c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
@@ -224,8 +224,8 @@ func (c *Call) send(r response) error {
 }
 
 // Inject gives the program a copy of fd at the lowest free number, and answers the call with that
-// number. flags is 0 or O_CLOEXEC. It returns EMFILE if the program has no free descriptor; the
-// call still waits then. fd stays the caller's.
+// number. flags is 0 or O_CLOEXEC. Inject returns EMFILE if the program has no free descriptor; the
+// call still waits then. The caller continues to own fd.
 func (c *Call) Inject(fd, flags int) error {
 	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SEND, srcfd: uint32(fd),
 		newfdFlags: uint32(flags)})
@@ -246,8 +246,9 @@ func (c *Call) InjectAt(fd, number, flags int) error {
 }
 
 // AnswerAt gives the program a copy of fd at the given number, closing a file there, and answers
-// the call with that number. No signal can arrive between both. flags is 0 or O_CLOEXEC. After an
-// error the call still waits, unless the error is [ErrGone]. fd stays the caller's.
+// the call with that number. No signal can arrive between the two steps. flags is 0 or O_CLOEXEC.
+// After an error the call still waits, unless the error is [ErrGone]. The caller continues to own
+// fd.
 func (c *Call) AnswerAt(fd, number, flags int) error {
 	const at = unix.SECCOMP_ADDFD_FLAG_SETFD | unix.SECCOMP_ADDFD_FLAG_SEND
 	_, err := c.add(addition{id: c.ID, flags: at, srcfd: uint32(fd), newfd: uint32(number), newfdFlags: uint32(flags)})
@@ -271,10 +272,10 @@ func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
 	return c.mem(unix.SYS_PROCESS_VM_READV, addr, b)
 }
 
-// WriteMem writes b to the program's memory at addr, if the call is still valid. A signal in the
-// microsecond between that check and the write is not detected; the write then happens while the
-// program already continues. Therefore write as late as possible, and write the data a restarted
-// call would write again.
+// WriteMem writes b to the program's memory at addr, if the call is still valid. Otherwise it
+// returns ErrGone. A signal in the microsecond between the check and the write is not detected; the
+// write then happens while the program already continues. Therefore write as late as possible, and
+// write the data a restarted call would write again.
 func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
 	if !c.Valid() {
 		return 0, ErrGone
@@ -309,14 +310,14 @@ func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 // descriptor, and EPERM if this process may not access the program.
 func (c *Call) Borrow(fd int) (int, error) { return c.l.threads.borrow(c, fd) }
 
-// OpenThread returns a pidfd of the call's thread, which the caller closes. It polls as readable
-// once the thread has ended.
+// OpenThread returns a pidfd of the call's thread, which the caller closes. The pidfd polls as
+// readable once the thread has ended.
 func (c *Call) OpenThread() (int, error) {
 	fd, err := openThread(c.TID)
 	if err != nil {
 		return -1, err
 	}
-	if !c.Valid() { // after that the number may belong to another thread
+	if !c.Valid() { // the thread has ended, and its number may belong to another
 		unix.Close(fd)
 		return -1, ErrGone
 	}

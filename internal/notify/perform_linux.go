@@ -70,7 +70,7 @@ func (t *traced) detach(sig unix.Signal) {
 }
 
 // perform makes the thread make calls, one after the other. Afterwards the thread continues after
-// c, the call in which it was interrupted.
+// c, the call in which it was interrupted, with the result of the first of calls.
 func (t *traced) perform(c *Call, calls []Native) error {
 	var old registers
 	if err := old.get(t.tid); err != nil || !old.interrupted(c) {

@@ -45,7 +45,8 @@ type Command struct {
 	Before func(pid int, l *Listener) error
 }
 
-// A Child is a started program. It is a child process of this process, which must wait for it.
+// A Child is a started program. It is a child process of this process, so the caller must wait for
+// its end by wait4.
 type Child struct {
 	Pid      int
 	Listener *Listener
@@ -64,7 +65,7 @@ func (e *StartError) Unwrap() error { return e.Err }
 // are not closed on exec, under the same numbers. It can't gain privileges from setuid files,
 // because Start sets no_new_privs.
 //
-// The errors are of type *StartError, and may wrap ErrNested.
+// Apart from errors in the rules, the errors are of type *StartError, and may wrap ErrNested.
 func Start(c *Command) (*Child, error) {
 	filter, err := assemble(auditArch, auditCompat, hasX32, c.Rules)
 	if err != nil {
@@ -109,8 +110,8 @@ func Start(c *Command) (*Child, error) {
 	return child, nil
 }
 
-// dupHigh returns an inheritable copy of fd with a number no program uses. The low numbers from 3
-// on may be descriptors passed on purpose.
+// dupHigh returns an inheritable copy of fd with a high number. Low numbers from 3 on may belong to
+// descriptors that the caller passes to the program on purpose.
 func dupHigh(fd int) (int, error) {
 	for _, low := range []int{900, 200, 50} {
 		if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, low); err == nil {
@@ -189,8 +190,8 @@ func sendAll(fd int, messages ...[]byte) error {
 	return nil
 }
 
-// A message of the stub has the step as a letter and an error number, and with the letter 'l' also
-// the listener.
+// steps has the letters of the steps. A message of the stub is such a letter and an error number.
+// The letter 'l' means that the message has the listener instead.
 var steps = map[byte]string{'f': "filter", 'e': "exec"}
 
 func (ch *Child) receive(ctl int) (step string, err error) {
@@ -202,7 +203,7 @@ func (ch *Child) receive(ctl int) (step string, err error) {
 	if err != nil {
 		return "start", err
 	}
-	if n < 5 { // the end
+	if n < 5 { // the stub has ended, or has become the program
 		return "", nil
 	}
 	if b[0] != 'l' {

@@ -17,7 +17,8 @@ import (
 )
 
 // openThread returns a pidfd of a thread. Kernels before 6.9 have pidfds only for processes. On
-// these it returns the pidfd of the process, because only the descriptor table is needed.
+// such kernels it returns the pidfd of the process, which suffices, because only the descriptor
+// table is needed.
 func openThread(tid int) (int, error) {
 	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
 	if err == unix.EINVAL {
@@ -34,7 +35,7 @@ func openThread(tid int) (int, error) {
 	return fd, err
 }
 
-// processOf returns the process ID of a thread.
+// processOf returns the process ID of a thread, or ErrGone if the thread has ended.
 func processOf(tid int) (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if e, ok := errors.AsType[unix.Errno](err); ok && e != unix.ENOENT && e != unix.ESRCH {
@@ -88,8 +89,8 @@ func (t *threads) borrow(c *Call, fd int) (int, error) {
 	}
 }
 
-// get returns the cached pidfd of a call's thread, or opens one; fresh means that it was opened
-// now. It stays open until put.
+// get returns the cached pidfd of a call's thread, or opens one. fresh means that it was opened by
+// this call. The pidfd stays open until put.
 func (t *threads) get(c *Call) (th *thread, fresh bool, err error) {
 	t.mu.Lock()
 	if th := t.m[c.TID]; th != nil {
