@@ -58,7 +58,8 @@ type faults struct {
 
 func noFaults() faults { return faults{cutAt: never, stallAt: never, maxRead: math.MaxInt} }
 
-// pieceLocked returns the maximum length of one Read into n bytes.
+// pieceLocked returns the maximum length of one Read into n bytes, which is random after
+// SplitReads.
 func (s *stream) pieceLocked(n int) int {
 	n = min(n, s.maxRead)
 	if s.split == nil || n <= 1 {
@@ -70,7 +71,8 @@ func (s *stream) pieceLocked(n int) int {
 	return 1 + s.split.IntN(n)
 }
 
-// takeLocked appends p to the stream.
+// takeLocked appends p to the stream, with the bits of CorruptAt flipped and without the bytes
+// after a cut.
 func (s *stream) takeLocked(p []byte) {
 	keep := min(int64(len(p)), max(0, s.cutAt-s.written))
 	from := len(s.buf)
@@ -84,7 +86,7 @@ func (s *stream) takeLocked(p []byte) {
 	s.cutLocked()
 }
 
-// cutLocked ends the stream if it has reached the offset of CutAfter.
+// cutLocked ends or resets the stream if it has reached the offset of CutAfter or ResetAfter.
 func (s *stream) cutLocked() {
 	if s.written < s.cutAt || s.cutAt == never {
 		return

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// A Conversation is one recorded TCP connection: the bytes of both directions
-// as the application saw them.
+// A Conversation is one recorded TCP connection: the bytes of both directions as the application
+// saw them.
 type Conversation struct {
-	Client, Server []byte // sent by the side that opened the connection, and by the other
+	Client, Server []byte // bytes sent by the side that opened the connection, and by the other side
 	Port           uint16 // TCP port of the server
 }
 

@@ -26,7 +26,7 @@ func NewPeer(t testing.TB, c net.Conn) *Peer {
 	return &Peer{Conn: c, t: t}
 }
 
-// Send sends the bytes that hex spells; see [Hex].
+// Send sends the bytes that hex spells, see [Hex]. It fails the test if they cannot be sent.
 func (p *Peer) Send(hex string) {
 	p.t.Helper()
 	p.SendBytes(Hex(hex))

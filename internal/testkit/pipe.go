@@ -59,7 +59,7 @@ func (c *Conn) Resume() {
 	c.out.wake.Broadcast()
 }
 
-// Sent returns the number of bytes that c has sent, including those lost to a fault.
+// Sent returns the number of bytes that c has sent, including bytes lost to a fault.
 func (c *Conn) Sent() int64 {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
@@ -72,7 +72,8 @@ func (c *Conn) Read(p []byte) (int, error) { return c.in.read(p) }
 // Write sends p. It blocks while the window is full.
 func (c *Conn) Write(p []byte) (int, error) { return c.out.write(p) }
 
-// Close ends both directions: the peer reads the remaining bytes and then io.EOF.
+// Close ends both directions: the peer reads the remaining bytes and then io.EOF. A second Close
+// returns net.ErrClosed.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	again := c.closed
@@ -133,7 +134,7 @@ type memAddr string
 func (memAddr) Network() string  { return "mem" }
 func (a memAddr) String() string { return string(a) }
 
-// A stream is one direction. Its mutex guards everything in it.
+// A stream is one direction of a Pipe. mu guards all its fields.
 type stream struct {
 	mu   sync.Mutex
 	wake sync.Cond // signalled at every change of the stream
@@ -157,7 +158,7 @@ func newStream(window int) *stream {
 	return s
 }
 
-// available returns the number of bytes Read can return now.
+// available returns the number of bytes Read can return now: none after the offset of StallAfter.
 func (s *stream) available() int {
 	n := int64(len(s.buf))
 	return int(max(0, min(n, s.stallAt-s.taken)))
