@@ -33,9 +33,9 @@ func number(name string, otherwise uint64) uint64 {
 	return n
 }
 
-// Point pauses now and then. Half of the pauses only let other goroutines run,
-// half keep the caller from running for a time. The time is real also where a
-// test has a separate clock, since the pause is no part of what it tests.
+// Point pauses now and then. Half of the pauses only let other goroutines run; the other half stop
+// the caller for a time. The pause is in real time even if a test has a separate clock, because the
+// test does not measure the pause.
 func Point() {
 	x := mix(seed + count.Add(1))
 	if x%oneIn != 0 {
