@@ -12,15 +12,15 @@ import (
 	"viaduct/internal/roceudp"
 )
 
-// A Device is UDP port 4791 of one address of this host, and the memory registered for use there.
-// All methods are safe for concurrent use.
+// A Device is UDP port 4791 of one address of this host, and the memory registered for use through
+// that port. All methods are safe for concurrent use.
 type Device struct {
 	port    *roceudp.Port
 	regions *regmem.Registry
 }
 
 // Open opens the device of addr, an address of this host. It fails if another socket has bound port
-// 4791 of that address. The caller closes the device.
+// 4791 of addr. The caller closes the device.
 func Open(addr netip.Addr) (*Device, error) {
 	port, err := roceudp.Open(addr)
 	if err != nil {
@@ -35,8 +35,8 @@ func (d *Device) Addr() netip.Addr { return d.port.Addr() }
 // NewPD returns a new protection domain without regions.
 func (d *Device) NewPD() *ProtectionDomain { return &ProtectionDomain{d, regmem.NewDomain()} }
 
-// Close closes all queue pairs of the device and its socket. A second call returns an error that
-// matches ErrClosed.
+// Close closes all queue pairs of the device and the UDP socket. A second call returns an error
+// that matches ErrClosed.
 func (d *Device) Close() error {
 	if err := d.port.Close(); errors.Is(err, net.ErrClosed) {
 		return ErrClosed
@@ -102,9 +102,9 @@ func (d *Device) NewCQ() *CompletionQueue {
 	return &CompletionQueue{queue.NewCompletions[Completion](first), d.port}
 }
 
-// Poll removes and returns the oldest completion. If the queue is empty, Poll receives from the
-// socket without waiting and tries again; ok is false if there is still none. Polling in a loop has
-// the lowest latency.
+// Poll removes and returns the oldest completion. If the queue is empty, Poll receives packets from
+// the socket without waiting and tries again; ok is false if the queue is still empty. Polling in a
+// loop has the lowest latency.
 func (c *CompletionQueue) Poll() (Completion, bool) {
 	e, ok := c.q.Poll()
 	if !ok && c.port.Poll() {
@@ -119,8 +119,8 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	return c.q.Wait(ctx, progress{c.port})
 }
 
-// A progress receives packets for a consumer that waits. The receive goroutine of the port runs all
-// the time, so nothing has to be started when the consumer goes to sleep.
+// A progress receives packets for a consumer that waits. Unpoll does nothing, because the receive
+// goroutine of the port runs all the time.
 type progress struct{ port *roceudp.Port }
 
 // Poll implements attend.Progress.

@@ -3,10 +3,10 @@
 // Its peers are the Linux kernel's rxe, adapters in RoCE mode, and programs that use this package.
 // It needs no device, no kernel module and no privileges.
 //
-// Names are those of RDMA verbs, and those of package iwarp where the idea is the same. A [Device]
-// is an address of this host. A [QueuePair] is connected with the [Endpoint] of its peer, which the
-// two sides exchange by any means, for example over TCP. Memory that a peer may access is a
-// [MemoryRegion], which the peer names by its key.
+// Names are those of RDMA verbs, and equal those of package iwarp where the idea is the same. A
+// [Device] is an address of this host. A [QueuePair] is connected with the [Endpoint] of its peer;
+// the two sides exchange their Endpoints by any means, for example over TCP. Memory that a peer may
+// access is a [MemoryRegion], which the peer names by its key.
 //
 //	dev, err := roce.Open(netip.MustParseAddr("192.0.2.1"))
 //	qp, err := dev.NewQueuePair(roce.Config{})
@@ -17,20 +17,21 @@
 //	c, err := qp.SendCQ().Wait(ctx)
 //
 // Posting never waits for the peer, and any goroutine may post. The memory of a request is lent to
-// the queue pair until the completion was taken from the queue. A request of a reliable connection
-// that completes with StatusOK was executed by the peer.
+// the queue pair until the request's completion was taken from the queue. If a request of a
+// reliable connection completes with StatusOK, the peer has executed it.
 //
 // # Errors
 //
-// An error of either side puts a connected queue pair into the error state: the request that caused
-// the error completes with its status, all other posted requests and receives with StatusFlushed. A
-// queue pair gives up a silent peer after Config.Retries + 1 times Config.Timeout.
+// An error of either side puts a connected queue pair into the error state. The request that caused
+// the error completes with the status of the error, all other posted requests and receives with
+// StatusFlushed. A queue pair gives up a silent peer after Config.Retries + 1 times Config.Timeout.
 //
 // # Security
 //
 // RoCEv2 has no authentication: whoever can send packets from the address of a peer can do
-// everything the peer may. Keys, queue pair numbers and first packet numbers are random. The
-// invariant CRC of IPv4 packets is checked as far as a socket allows, which is half of its bits.
+// everything the peer may. Keys, queue pair numbers and first packet numbers are random. Only half
+// of the bits of the invariant CRC of IPv4 packets are checked, because the CRC covers the IPv4
+// identification, which a socket does not report.
 //
 // # What is missing
 //

@@ -40,7 +40,7 @@ func overBadWire(t *testing.T, cfg Config, f badwire.Faults) (a, b *QueuePair, w
 	return a, b, w
 }
 
-// A conversation sends requests of all kinds from one queue pair to another, and checks their
+// A conversation sends requests of all kinds from one queue pair to another, and checks the
 // results.
 type conversation struct {
 	t        *testing.T

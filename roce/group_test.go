@@ -16,7 +16,7 @@ func TestMulticast(t *testing.T) {
 	testMulticast(t, da, db, netip.AddrFrom4([4]byte{239, 255, byte(rand.IntN(256)), byte(rand.IntN(256))}))
 }
 
-// TestMulticastIPv6 does the same over IPv6, with two queue pairs of one device. It needs a real
+// TestMulticastIPv6 is TestMulticast over IPv6, with two queue pairs of one device. It needs a real
 // interface, because a loopback interface has no IPv6 multicast.
 func TestMulticastIPv6(t *testing.T) {
 	d := deviceIPv6(t)

@@ -52,8 +52,8 @@ func (q *host) Failed(rocecore.Status) {
 	q.flushReceives()
 }
 
-// flushReceives completes all posted receives with StatusFlushed. Receives posted later are flushed
-// at once.
+// flushReceives completes all posted receives with StatusFlushed. Later calls of PostRecv complete
+// their receives at once in the same way.
 func (q *QueuePair) flushReceives() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

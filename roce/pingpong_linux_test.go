@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkPingPong sends 8 bytes there and back. For comparison it does the same over plain UDP
-// sockets, used as a C program uses them: the reader either blocks in the kernel or polls.
+// BenchmarkPingPong sends 8 bytes there and back. For comparison it sends the same bytes over plain
+// UDP sockets, used as a C program uses them: the reader either blocks in the kernel or polls.
 func BenchmarkPingPong(b *testing.B) {
 	b.Run("udp waiting", func(b *testing.B) { udpPingPong(b, 0) })
 	b.Run("udp polling", func(b *testing.B) { udpPingPong(b, unix.MSG_DONTWAIT) })

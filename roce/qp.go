@@ -47,8 +47,8 @@ type Config struct {
 	SendCQ    *CompletionQueue
 	RecvCQ    *CompletionQueue // may equal SendCQ
 
-	// SendDepth is the greatest number of incomplete requests, RecvDepth that of posted receives; 0
-	// means DefaultDepth.
+	// SendDepth is the greatest number of incomplete requests, RecvDepth the greatest number of posted
+	// receives; 0 means DefaultDepth.
 	SendDepth, RecvDepth int
 
 	// MTU is the payload of a packet in bytes: 256, 512, 1024, 2048 or 4096, equal at both ends; 0
@@ -68,8 +68,8 @@ type Config struct {
 	// after which the peer is given up; 0 means 7, a negative value none.
 	Timeout time.Duration
 	Retries int
-	// RNRRetries is how often a message is retransmitted to a peer that has no receive for it, 1 to
-	// 6; 0 or more than 6 means without limit, a negative value never.
+	// RNRRetries is how often a message is retransmitted to a peer that has no receive for the
+	// message: 1 to 6 times. 0 or more than 6 means without limit, a negative value never.
 	RNRRetries int
 	// RNRTimer is the code, 1 to 31, of the time the peer has to wait if there is no receive for
 	// its message; 0 means 12, which is 0.64 ms.
@@ -154,7 +154,7 @@ const (
 	closed
 )
 
-// NewQueuePair returns a queue pair. A queue pair for datagrams can send at once; others must be
+// NewQueuePair returns a queue pair. A queue pair for datagrams can send at once; any other must be
 // connected first. Receives may be posted before Connect.
 //
 // Errors: ErrInvalid if a value of cfg is out of range or belongs to another device; ErrLimit if no
@@ -188,9 +188,9 @@ func (q *QueuePair) Local() Endpoint {
 	return Endpoint{Addr: q.dev.Addr(), QPN: q.pair.QPN(), PSN: uint32(q.psn)}
 }
 
-// Connect connects the queue pair with the queue pair of a peer, which has to do the same with the
-// Endpoint of Local. The two exchange their Endpoints before, for example over TCP. Packets that
-// the peer sends before are dropped; on a reliable connection the peer retransmits them.
+// Connect connects the queue pair with the queue pair of a peer, whose owner calls Connect with the
+// Endpoint of Local. The two sides exchange their Endpoints first, for example over TCP. Packets
+// that arrive before Connect are dropped; on a reliable connection the peer retransmits them.
 //
 // Errors: ErrInvalid if the queue pair is connected already or is for datagrams, or if peer has an
 // address of another family than the device; ErrClosed.
@@ -288,7 +288,8 @@ func (q *QueuePair) Post(wrs ...SendWR) error {
 	return nil
 }
 
-// PostRecv adds a buffer to the receive queue. Messages use the buffers in the order of posting.
+// PostRecv adds a buffer to the receive queue. Messages use the buffers in the order of posting. In
+// the error state the receive completes at once with StatusFlushed, and PostRecv returns nil.
 //
 // Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrTooLong, ErrClosed.
 func (q *QueuePair) PostRecv(wr RecvWR) error {

@@ -93,8 +93,8 @@ type SendWR struct {
 	Unsignaled bool
 }
 
-// A RecvWR is a buffer for one message. A datagram is preceded in it by 40 bytes of addresses, as
-// in package ib's GRH.
+// A RecvWR is a buffer for one message. In the buffer, 40 bytes of addresses precede a datagram, in
+// the format of GRH in package ib.
 type RecvWR struct {
 	ID uint64
 	SG []SGE // as in SendWR; a message fills the elements in order
@@ -107,7 +107,8 @@ type pieces struct {
 	len int
 }
 
-// newPieces checks the elements of a request and copies the list.
+// newPieces checks the elements of a request and copies the list. The error wraps ErrInvalid or
+// ErrTooLong, or is ErrRegistered.
 func (q *QueuePair) newPieces(sg []SGE) (*pieces, error) {
 	if len(sg) > MaxSGE {
 		return nil, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(sg), MaxSGE)
@@ -150,7 +151,7 @@ func (s *pieces) WriteAt(p []byte, off int) error {
 }
 
 // each calls f for every element that overlaps the len(p) bytes from offset off on, with the
-// corresponding part of p.
+// corresponding bytes of p. It returns the first error.
 func (s *pieces) each(p []byte, off int, need regmem.Rights, f func(regmem.Ref, []byte) error) error {
 	for i := range s.sg {
 		e := &s.sg[i]
