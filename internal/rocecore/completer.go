@@ -52,8 +52,8 @@ func (c *Connection) progressed(now Time, before ib.PSN) {
 }
 
 // advance marks all packets up to psn as acknowledged, and completes the requests that end there.
-// It stops at a Read or atomic operation whose response is missing, which then is the oldest
-// request, and returns false. [ROCE-COMP-1] [ROCE-COMP-2] [ROCE-REQ-15]
+// It stops at a Read or atomic operation whose response is missing, and returns false; that request
+// is the oldest one then. [ROCE-COMP-1] [ROCE-COMP-2] [ROCE-REQ-15]
 func (c *Connection) advance(psn ib.PSN) bool {
 	q := &c.req
 	complete := true
@@ -80,7 +80,7 @@ func (c *Connection) advance(psn ib.PSN) bool {
 		}
 		c.host.RequestDone(done.r, Completion{Value: done.value})
 	}
-	// After goBack, packets that are acknowledged meanwhile need not be retransmitted.
+	// Packets that were acknowledged since goBack need not be retransmitted.
 	if q.next.Less(q.oldest) {
 		q.next = q.oldest
 	}
@@ -118,8 +118,8 @@ func (c *Connection) completeAck(now Time, p *ib.Packet) {
 }
 
 // missing retransmits from the oldest unacknowledged packet on, because that packet or its response
-// was lost. It does nothing if that has been done since the last progress, since late reports
-// concern packets that were sent before.
+// was lost. It does nothing if these packets were retransmitted since the last progress, because
+// the peer's report may concern the earlier transmission.
 func (c *Connection) missing() {
 	q := &c.req
 	if c.failed || q.window.losing && q.oldest.Less(q.window.recovered) && q.timer.retries < q.cfg.Retries {
@@ -128,8 +128,8 @@ func (c *Connection) missing() {
 	c.retry(RetryExceeded)
 }
 
-// notReady handles the RNR NAK of a peer that has no receive. It waits as long as the NAK asks, and
-// then retransmits from the packet on that needs a receive. [ROCE-REQ-12]
+// notReady handles the RNR NAK of a peer that has no receive. The requester waits for the time in
+// the NAK, and then retransmits from the refused packet on. [ROCE-REQ-12]
 func (c *Connection) notReady(now Time, p *ib.Packet) {
 	q := &c.req
 	if q.timer.waiting {

@@ -50,8 +50,8 @@ func (c *Connection) Failed() bool { return c.failed }
 
 func (c *Connection) reliable() bool { return c.cfg.Transport == ib.RC }
 
-// Receive handles a packet of the peer. The caller has checked the invariant CRC and the source
-// address. Receive keeps no reference to p or its payload.
+// Receive handles a packet of the peer, unless the connection has failed. The caller has checked
+// the invariant CRC and the source address. Receive keeps no reference to p or its payload.
 func (c *Connection) Receive(now Time, p *ib.Packet) {
 	if c.failed {
 		return
@@ -72,8 +72,8 @@ func (c *Connection) Receive(now Time, p *ib.Packet) {
 }
 
 // Transmit appends packets to out, responses and requests in turn, at most limit of each. more
-// reports whether further packets can be sent now. In the error state Transmit sends only
-// responses, the last of which is the NAK with the cause.
+// reports whether further packets can be sent now. In the error state Transmit sends only queued
+// responses, the last of which is the NAK with the cause, if the peer caused the error.
 func (c *Connection) Transmit(now Time, out *Output, limit int) (more bool) {
 	for range limit {
 		response := c.transmitResponse(out)
@@ -84,8 +84,8 @@ func (c *Connection) Transmit(now Time, out *Output, limit int) (more bool) {
 	return true
 }
 
-// Deadline returns the time when Tick is due. ok is false if only a packet or a request can change
-// the state.
+// Deadline returns the time when Tick is due. ok is false in the error state, and if only a packet
+// or a request can change the state.
 func (c *Connection) Deadline() (at Time, ok bool) {
 	if c.failed {
 		return 0, false

@@ -10,8 +10,8 @@ import (
 // A Time is the time since an origin that the driver chooses.
 type Time = time.Duration
 
-// A Buffer is the local memory of a request or receive. Its elements are concatenated. ReadAt and
-// WriteAt return an error if the memory does not exist any more.
+// A Buffer is the local memory of a request or receive, as one range of bytes. ReadAt and WriteAt
+// return an error if the memory does not exist any more.
 type Buffer interface {
 	Len() int
 	ReadAt(p []byte, off int) error
@@ -51,8 +51,8 @@ const (
 )
 
 // A Host owns a queue pair. It provides the memory that peers access and the posted receives, and
-// takes the completions. The methods of the queue pair call it. Its methods must not call the queue
-// pair, and must not wait for a peer.
+// takes the completions. The queue pair calls these methods from its own methods. So they must not
+// call the queue pair, and must not wait for a peer.
 type Host interface {
 	// Check reports whether a peer may access n bytes at p. It does not access the memory.
 	Check(p Place, n uint64, a Access) Verdict
@@ -65,8 +65,8 @@ type Host interface {
 	// Invalidate makes key invalid, if the peer may invalidate it.
 	Invalidate(key uint32) Verdict
 
-	// NextReceive removes and returns the oldest posted receive. The queue pair owns it until it
-	// calls Received. ok is false if no receive is posted.
+	// NextReceive removes and returns the oldest posted receive. The queue pair owns the receive until
+	// the call of Received. ok is false if no receive is posted.
 	NextReceive() (Receive, bool)
 
 	// RequestDone returns a posted request with its result. Requests complete in the order of
@@ -77,8 +77,8 @@ type Host interface {
 	// Refused reports that the queue pair answers a request of the peer with a NAK that ends the
 	// connection. Failed follows.
 	Refused(nak ib.Syndrome)
-	// Failed reports that the queue pair is in the error state. It has returned all requests, and
-	// receives nothing more. The host flushes the receives it still holds.
+	// Failed reports that the queue pair is in the error state. The queue pair has returned all
+	// requests, and receives nothing more. The host flushes the receives that are still posted.
 	Failed(s Status)
 }
 

@@ -6,14 +6,14 @@ import "viaduct/internal/wire/ib"
 type inbound struct {
 	prev int // opcode of the last packet; none before the first
 
-	// A Send uses the receive recv, if has is set, from its first packet on. filled counts the
-	// placed bytes. If an unreliable connection loses a message, the next message uses its receive.
-	// [ROCE-UC-3]
+	// If has is set, recv is the receive of the message, and filled the number of bytes placed there.
+	// A Send takes its receive at its first packet. If an unreliable connection loses a message, the
+	// next message uses the receive. [ROCE-UC-3]
 	recv   Receive
 	has    bool
 	filled int
 
-	// An RDMA Write goes to the place to.
+	// Of an RDMA Write: the place of the next byte, the length, and the bytes to come.
 	to     Place
 	length int
 	left   int

@@ -43,12 +43,12 @@ type item struct {
 	placed      int    // bytes of the Read Response that were stored
 	counted     bool   // counted in requester.reads
 	answered    bool   // the response of a Read or atomic operation has arrived
-	broken      Status // not OK if it cannot be sent; the connection fails when it is the oldest
+	broken      Status // not OK if the request cannot be sent; the connection fails once the request is the oldest
 	value       uint64
 }
 
-// awaitsResponse reports whether the request needs a response, not only an acknowledgement, and has
-// not got it yet.
+// awaitsResponse reports whether the request needs a response, not only an acknowledgement, and the
+// response has not arrived yet.
 func (it *item) awaitsResponse() bool {
 	return (it.kind == ib.Read || it.kind == ib.Atomic) && !it.answered
 }
@@ -65,8 +65,8 @@ func (c *Connection) StartSending(cfg SendConfig) {
 	q.window.start(cfg.Window)
 }
 
-// Post adds a request, whose buffer has at most MaxMessage bytes. In the error state the request is
-// flushed at once.
+// Post adds a request, whose buffer has at most MaxMessage bytes. Call it after StartSending. In
+// the error state the request is flushed at once.
 func (c *Connection) Post(r *Request) {
 	if c.failed {
 		c.host.RequestDone(r, Completion{Status: Flushed})
@@ -142,7 +142,7 @@ func (c *Connection) transmitRequest(now Time, out *Output) bool {
 	return true
 }
 
-// mayStart reports whether the next packet, which belongs to it, may be sent. The window must be
+// mayStart reports whether the next packet, a packet of request it, may be sent. The window must be
 // open, and the limit of Reads and the fences must allow it. [ROCE-REQ-5] [ROCE-REQ-6] [ROCE-REQ-7]
 func (c *Connection) mayStart(it *item) bool {
 	q := &c.req

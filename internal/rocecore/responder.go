@@ -124,7 +124,8 @@ func (c *Connection) answer(psn ib.PSN, s ib.Syndrome) {
 	r.responses.push(response{kind: ib.Ack, psn: psn, syndrome: s, msn: r.msn})
 }
 
-// repeat answers a request that was already executed. [ROCE-RESP-3]
+// repeat answers a request that was already executed. It does not execute the request again.
+// [ROCE-RESP-3]
 func (c *Connection) repeat(p *ib.Packet) {
 	switch p.Opcode.Kind() {
 	case ib.Send, ib.Write:

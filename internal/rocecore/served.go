@@ -23,7 +23,7 @@ func (r *responder) remember(s served) {
 	r.oldest = (r.oldest + 1) % len(r.served)
 }
 
-// forget removes the response of s from the queue, if it is there.
+// forget removes the queued response of s, if it was not sent completely.
 func (r *responder) forget(s served) {
 	for i := range r.responses.len() {
 		if re := r.responses.at(i); re.kind != ib.Ack && re.first == s.first {
@@ -89,8 +89,8 @@ func (c *Connection) queueRead(s served, psn ib.PSN, from Place, n int) {
 	r.responses.push(re)
 }
 
-// repeatRead answers a repeated Read Request, if it asks for the rest of a remembered Read from the
-// named packet on. [ROCE-RESP-4] [ROCE-RESP-6]
+// repeatRead answers a repeated Read Request that asks for a remembered Read from one of its
+// packets on. It ignores any other request. [ROCE-RESP-4] [ROCE-RESP-6]
 func (c *Connection) repeatRead(p *ib.Packet) {
 	s := c.resp.find(ib.Read, p.PSN)
 	if s == nil {
@@ -144,8 +144,8 @@ func (c *Connection) queueAtomic(psn ib.PSN, value uint64) {
 		first: psn, last: psn, value: value})
 }
 
-// repeatAtomic answers a repeated atomic operation with the remembered result. [ROCE-RESP-5]
-// [ROCE-RESP-6]
+// repeatAtomic answers a repeated atomic operation with the remembered result. It ignores an
+// operation that is not remembered. [ROCE-RESP-5] [ROCE-RESP-6]
 func (c *Connection) repeatAtomic(p *ib.Packet) {
 	if s := c.resp.find(ib.Atomic, p.PSN); s != nil {
 		c.queueAtomic(p.PSN, s.value)

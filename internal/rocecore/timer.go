@@ -17,7 +17,7 @@ type timer struct {
 	probeGap time.Duration // doubles after each probe without progress
 	probe    bool          // a probe is due
 
-	waiting bool // for a peer that had no receive
+	waiting bool // for a peer that had no receive, until the time until
 	until   Time
 
 	retries, rnrRetries int // remaining
