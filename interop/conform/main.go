@@ -1,15 +1,15 @@
 //go:build linux
 
-// Conform runs "viaduct conform" against "viaduct" over a link with delay and loss, to see that it
-// raises no false alarm there.
+// Conform runs "viaduct conform" against "viaduct" over a link with delay and loss, to check that
+// "viaduct conform" raises no false alarm there.
 //
 //	go run ./interop/conform [-n 1] [-role both|listens|dials] [-delay 50ms] [-loss 0.01] [-viaduct PATH]
 //
-// "viaduct" is tested as the side that listens, and as the side that dials: in the latter role each
-// case runs a client in the namespace at the other end of the link, which it enters by nsenter of
-// util-linux.
+// "viaduct" is tested as the side that listens, and as the side that dials: as the side that dials,
+// each case runs a client in the namespace at the other end of the link, which it enters by nsenter
+// of util-linux.
 //
-// The link is that of package interop/internal/link, between two network namespaces. These need
+// The link is one of package interop/internal/link, between two network namespaces. Namespaces need
 // root; without root the program prints loudly that it skips, and exits 0.
 package main
 
@@ -31,8 +31,8 @@ import (
 	"viaduct/interop/internal/link"
 )
 
-// fabrics is the number of listeners of fcvi: each serves one run at a time, since a listener
-// remembers the last nonce of a host.
+// fabrics is the number of listeners of fcvi. Each serves one run at a time, because a listener
+// remembers only the last nonce of a host.
 const fabrics = 4
 
 func main() {
@@ -56,7 +56,7 @@ func main() {
 	}
 }
 
-// start runs the tests with viaduct, which it builds if the path is empty.
+// start runs the tests with the command at path viaduct, which it builds if the path is empty.
 func start(viaduct string, runs int, role string, f link.Fault) error {
 	if viaduct == "" {
 		dir, err := os.MkdirTemp("", "viaduct-conform.")
@@ -189,12 +189,13 @@ func run(viaduct string, runs int, role string, f link.Fault) (err error) {
 // A plan is one run of "viaduct conform".
 type plan struct {
 	name string
-	from int // the port that it runs at
+	from int // index of the port in whose namespace it runs
 	args []string
 }
 
-// plans returns the plans of all protocols, for a peer that listens at host and for one that dials
-// from the namespace of the process holder. The address of fcvi's listening peer is found later.
+// plans returns the plans of all protocols: for a peer that listens at host, and for a peer that
+// dials from the namespace of the process holder. The address of fcvi's listening peer is found
+// later.
 func plans(viaduct, host string, holder int, role string) (ps []plan) {
 	if role != "dials" {
 		ps = append(ps, plan{"iwarp", 1, []string{"iwarp://" + host + ":7001"}}, plan{"vitcp", 1, []string{"vitcp://" + host + ":7002/x"}},
@@ -214,7 +215,8 @@ func plans(viaduct, host string, holder int, role string) (ps []plan) {
 	return ps
 }
 
-// hold starts an idle process in the namespace of a port, which keeps the namespace.
+// hold starts an idle process in the namespace of a port, so that the namespace has a process ID to
+// enter by.
 func hold(p *link.Port) (c *exec.Cmd, err error) {
 	err = p.Do(func() error {
 		c = exec.Command("sleep", "infinity")

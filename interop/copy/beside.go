@@ -22,7 +22,7 @@ import (
 type way struct {
 	name  string
 	copy  func(ctx context.Context, src, dst string) (time.Duration, error)
-	again func(ctx context.Context, src, dst string) (time.Duration, error) // when nothing has changed; nil without such a method
+	again func(ctx context.Context, src, dst string) (time.Duration, error) // copies again when src is unchanged; nil if not measured
 }
 
 func (p *plan) measure(ctx context.Context) error {
@@ -91,8 +91,8 @@ func (p *plan) measure(ctx context.Context) error {
 	return nil
 }
 
-// warm reads a file, so that all methods find the same part of it in memory. Otherwise the first
-// reader of a sparse file would pay for the pages of zeros.
+// warm reads a file, so that all methods find the same pages of the file in memory. Otherwise the
+// first reader of a sparse file would pay for the pages of zeros.
 func warm(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -103,7 +103,7 @@ func warm(name string) error {
 	return err
 }
 
-// chosen returns the ways whose name matches -run.
+// chosen returns the ways whose names match -run.
 func (p *plan) chosen(ways []way) (out []way) {
 	for _, w := range ways {
 		if p.only.MatchString(w.name) {
@@ -113,7 +113,8 @@ func (p *plan) chosen(ways []way) (out []way) {
 	return out
 }
 
-// timedCopy copies into a new directory, and compares.
+// timedCopy copies src into the new directory dst, compares the copy with src, and returns the time
+// of the copy.
 func timedCopy(ctx context.Context, copy func(ctx context.Context, src, dst string) (time.Duration, error), src, dst string) (time.Duration, error) {
 	if err := os.Mkdir(dst, 0o700); err != nil {
 		return 0, err
@@ -125,7 +126,8 @@ func timedCopy(ctx context.Context, copy func(ctx context.Context, src, dst stri
 	return took, compare(src, filepath.Join(dst, filepath.Base(src)))
 }
 
-// timed runs a command to its end.
+// timed runs a command to its end and returns the time. An error has what the command wrote to its
+// standard error.
 func timed(c *exec.Cmd) (time.Duration, error) {
 	var said bytes.Buffer
 	c.Stderr = &said
@@ -219,7 +221,7 @@ type row struct {
 	took       time.Duration
 }
 
-// report prints the medians, and the speed of each relative to rclone and cp.
+// report prints the median of each way, and its speed relative to rclone and cp.
 func report(w io.Writer, rows []row) {
 	var whats, names []string
 	took := map[[2]string][]time.Duration{}

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dataFrom returns the offset of the next data of a file from at on; the bytes between are zeros.
+// dataFrom returns the offset of the next data of a file from at on, or the end of the file. The
+// bytes between are zeros.
 func dataFrom(f *os.File, at int64) int64 {
 	if n, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA); err == nil {
 		return n
-	} else if err == unix.ENXIO { // no data up to the end
+	} else if err == unix.ENXIO { // there is no data up to the end
 		if n, err := f.Seek(0, io.SeekEnd); err == nil {
 			return max(at, n)
 		}
@@ -22,7 +23,8 @@ func dataFrom(f *os.File, at int64) int64 {
 	return at
 }
 
-// bytesRead returns the number of bytes that a process has read so far.
+// bytesRead returns the number of bytes that a process has read so far, and false if it is not
+// known.
 func bytesRead(pid int) (int64, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
@@ -61,7 +63,8 @@ func newDisk(dir string, n int64) (*disk, error) {
 	return &disk{dir, filepath.Join(dir, "ballast")}, nil
 }
 
-// leave fills the disk until n bytes are free.
+// leave writes a file of ballast that leaves n bytes of the disk free. It returns an error if fewer
+// are free.
 func (d *disk) leave(n int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.dir, &st); err != nil {
@@ -78,7 +81,7 @@ func (d *disk) leave(n int64) error {
 	return fmt.Errorf("the disk has less than %d bytes", n)
 }
 
-// makeRoom removes the file by which leave has filled the disk.
+// makeRoom removes the ballast of leave.
 func (d *disk) makeRoom() error { return os.Remove(d.ballast) }
 
 func (d *disk) close() {

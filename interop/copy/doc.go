@@ -7,11 +7,11 @@
 //	go run ./interop/copy -long -run sdp   # cases whose name matches
 //	go run ./interop/copy -beside [-long]  # measures, compared with rclone and cp
 //
-// Over vitcp, iwarp and sdp, put -r stores the directory, and a fault ends it early: a full disk,
-// SIGINT to the client, or SIGKILL to the client or the server, each once in the small files and
-// once in the large one. Then the program makes room, restarts an ended server, and continues the
-// copy until the next fault, by put -r --resume and sync in turns. At the end both sides are equal,
-// sync finds nothing to do, the server has no other file, and the source is unchanged.
+// Over vitcp, iwarp and sdp, put -r stores the directory, and a fault ends the copy early: a full
+// disk, SIGINT to the client, or SIGKILL to the client or the server, each once in the small files
+// and once in the large one. Then the program makes room, restarts an ended server, and continues
+// the copy until the next fault, by put -r --resume and sync in turns. At the end the copy equals
+// the source, sync finds nothing to do, the server has no other file, and the source is unchanged.
 //
 // The full disk is a separate file system, which only root on Linux can mount; otherwise those
 // cases are skipped, with a message.
@@ -19,6 +19,6 @@
 // With -beside the same directory and file are copied without faults, and the speed is compared
 // with rclone with its own WebDAV server and with cp through a pipe. The methods take turns, so
 // that other load of the machine affects each equally; the table has the medians. cp writes the
-// large file in full, so the file system of -dir must have room for that. Nothing is left there at
-// the end.
+// large file in full, so the file system of -dir must have room for all its bytes. At the end the
+// program removes all its files.
 package main

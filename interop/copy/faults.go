@@ -36,12 +36,12 @@ const (
 // interruptTime is how long an interrupted client may take to end.
 const interruptTime = 3 * time.Second
 
-// A copying holds the state that the cases of one transport share.
+// A copying is the copy that the cases of one transport repeat.
 type copying struct {
 	*plan
 	scheme string
 	source string
-	wait   time.Duration // limit of a complete copy
+	wait   time.Duration // time limit of a complete copy
 	n      int           // cases so far
 }
 
@@ -82,7 +82,7 @@ func (p *plan) faults(ctx context.Context) error {
 			from := time.Now()
 			found, err := c.run(ctx, k.steps)
 			for range 4 {
-				if !errors.Is(err, errMissed) { // which may happen on a busy machine
+				if !errors.Is(err, errMissed) { // the fault came too late, as may happen on a busy machine
 					break
 				}
 				found, err = c.run(ctx, k.steps)
@@ -109,14 +109,14 @@ func (p *plan) faults(ctx context.Context) error {
 	return nil
 }
 
-// A step is a fault that occurs in a phase, once a given part of the phase is done.
+// A step is a fault that occurs in a phase, once the fraction part of the phase is done.
 type step struct {
 	fault fault
 	phase phase
 	part  float64
 }
 
-// A kind is one case of a transport: the faults that end its copy in turn.
+// A kind is one case of a transport: the faults that end the copy, one after the other.
 type kind struct {
 	name  string
 	steps []step
@@ -146,7 +146,8 @@ var (
 	errMissed  = errors.New("the copy ended before its fault")
 )
 
-// run copies the tree to a server, lets faults end the copy, continues after each, and compares.
+// run copies the tree to a server, lets each step's fault end the copy, continues the copy, and
+// compares the result with the source. found describes the results.
 func (c *copying) run(ctx context.Context, steps []step) (found string, err error) {
 	c.n++
 	root := filepath.Join(c.dir, fmt.Sprintf("%s-%d", c.scheme, c.n))
@@ -193,7 +194,7 @@ func (c *copying) run(ctx context.Context, steps []step) (found string, err erro
 		if err := c.partly(files); err != nil {
 			return "", err
 		}
-		// Both ways to continue take turns.
+		// put --resume and sync take turns.
 		if next = sync; i%2 == 1 || len(steps) == 1 && st.phase == small {
 			next = append(put, "--resume")
 		}
@@ -229,12 +230,12 @@ func (c *copying) run(ctx context.Context, steps []step) (found string, err erro
 	return strings.Join(all, "; "), compare(c.source, filepath.Join(files, "tree"))
 }
 
-// end runs a command until a fault ends it, and makes the server serve again. found describes the
-// result.
+// end runs a command until a fault ends it, and restarts the server s if the fault has killed it.
+// It returns the server and its address. found describes the result.
 func (c *copying) end(ctx context.Context, st step, args []string, s *proc.Process, url, files string, d *disk) (_ *proc.Process, _, found string, err error) {
 	if st.fault == full {
 		room := int64(c.files) * max(c.small, 4096) / 2
-		if st.phase == large { // room for all small files, and less than the data of the large one
+		if st.phase == large { // room for all small files, and for half of the data of the large file
 			room = c.large / sparseStep * 4096 / 2
 			if _, err := os.Stat(filepath.Join(files, "tree")); err != nil {
 				room += int64(c.files)*max(c.small, 4096)*5/4 + int64(c.dirs)*8192
@@ -283,7 +284,7 @@ func (c *copying) end(ctx context.Context, st step, args []string, s *proc.Proce
 	return s, url, fmt.Sprintf("%s with %d of %d directories there", found, there, c.dirs), err
 }
 
-// smallOnes copies the small files, so that the large one alone is left.
+// smallOnes copies the small files, so that only the large file remains to be copied.
 func (c *copying) smallOnes(ctx context.Context, args []string) error {
 	aside := c.source + ".large"
 	if err := os.Rename(filepath.Join(c.source, largeName), aside); err != nil {
@@ -296,10 +297,11 @@ func (c *copying) smallOnes(ctx context.Context, args []string) error {
 	return errors.Join(err, os.Rename(aside, filepath.Join(c.source, largeName)))
 }
 
-// until waits until a fault is due: until a part of the directories is stored, or a part of the
-// large file was read.
+// until waits until the fault of st is due: a part of the directories is stored, or a part of the
+// large file was read. It returns the number of stored directories.
 func (c *copying) until(p *proc.Process, tree string, st step) (dirs int, err error) {
-	// The small files may be read twice, because stored ones are compared; the answers are short.
+	// Small files may be read twice, because those that are already stored are compared; the
+	// answers are short.
 	before := 3*int64(c.files)*(c.small+1024) + int64(st.part*float64(c.large))
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		es, err := os.ReadDir(tree)
@@ -309,7 +311,7 @@ func (c *copying) until(p *proc.Process, tree string, st step) (dirs int, err er
 		dirs = min(len(es), c.dirs) // the large file may be one of the entries
 		due := false
 		switch {
-		case st.fault == full: // it ends by itself
+		case st.fault == full: // the command ends by itself
 		case st.phase == small:
 			due = dirs >= int(st.part*float64(c.dirs))
 		case dirs == c.dirs:
@@ -334,7 +336,7 @@ func (c *copying) until(p *proc.Process, tree string, st step) (dirs int, err er
 	}
 }
 
-// partly returns an error unless all files below root/tree are those of the source.
+// partly returns an error unless every small file below root/tree equals that of the source.
 func (c *copying) partly(root string) error {
 	names, err := list(root)
 	if err != nil {
@@ -355,7 +357,7 @@ func (c *copying) partly(root string) error {
 	return nil
 }
 
-// summary is what a copy reports of itself, in words.
+// summary returns in words what the report of a copy, a JSON document, says.
 func summary(document string) string {
 	field := func(name string) string {
 		_, v, _ := strings.Cut(document, `"`+name+`":`)

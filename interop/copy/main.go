@@ -85,7 +85,7 @@ func (p *plan) run(ctx context.Context, beside bool) error {
 	if p.viaduct == "" {
 		var flags []string
 		if beside {
-			flags = []string{"-pgo=bench/viaduct.pgo"} // like the packages
+			flags = []string{"-pgo=bench/viaduct.pgo"} // built like the distributed packages
 		}
 		if p.viaduct, err = proc.Viaduct(ctx, top, flags...); err != nil {
 			return err
@@ -103,7 +103,7 @@ func (p *plan) run(ctx context.Context, beside bool) error {
 	return p.faults(ctx)
 }
 
-// size reads a number of bytes with K, M or G.
+// size parses a number of bytes, with or without a suffix K, M or G.
 func size(s string) (int64, error) {
 	shift := map[byte]int{'K': 10, 'M': 20, 'G': 30}
 	n := 0
@@ -120,7 +120,8 @@ func size(s string) (int64, error) {
 	return v << n, err
 }
 
-// serve starts a server of dir and returns its address; at is its previous address, if it had one.
+// serve starts a server of dir and returns its address. at is the address of the server that it
+// replaces, or "".
 func (p *plan) serve(ctx context.Context, scheme, dir, at string) (*proc.Process, string, error) {
 	listen := at
 	if at == "" {

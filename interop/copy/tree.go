@@ -15,7 +15,7 @@ import (
 // largeName is the name of the large file, which is copied after the others.
 const largeName = "large"
 
-// makeTree makes a directory with small files in subdirectories.
+// makeTree makes a directory with files of n random bytes each, in dirs subdirectories.
 func makeTree(dir string, files, dirs int, n int64) error {
 	b := make([]byte, n)
 	rnd := rand.NewChaCha8([32]byte{})
@@ -32,10 +32,11 @@ func makeTree(dir string, files, dirs int, n int64) error {
 	return nil
 }
 
-// sparseStep is the distance of the bytes that makeSparse writes.
+// sparseStep is the distance in bytes between the pieces that makeSparse writes.
 const sparseStep = 4 << 20
 
-// makeSparse makes a file with a few distinct bytes in every sparseStep.
+// makeSparse makes a file of n bytes, with a few distinct bytes in every sparseStep and holes
+// between them.
 func makeSparse(name string, n int64) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -78,7 +79,8 @@ func compare(a, b string) error {
 	return nil
 }
 
-// list returns the names of all files below dir; the name of a directory ends in a separator.
+// list returns the names of all files below dir, relative to dir. The name of a directory ends in a
+// separator.
 func list(dir string) (names []string, err error) {
 	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || p == dir && d.IsDir() {
@@ -108,7 +110,7 @@ func same(a, b string) error {
 	defer fb.Close()
 	ba, bb := make([]byte, 1<<20), make([]byte, 1<<20)
 	for at := int64(0); ; {
-		// Skip the parts without data in both: they are zeros.
+		// Ranges without data in both files are skipped, because they are zeros.
 		if next := min(dataFrom(fa, at), dataFrom(fb, at)); next > at {
 			at = next
 		}

@@ -1,5 +1,5 @@
-// Crash kills processes of the command by SIGKILL at random times, and checks the state that is
-// left.
+// Crash kills processes of the command by SIGKILL at random times, and checks the state that they
+// leave.
 //
 //	go run ./interop/crash               # 100 points
 //	go run ./interop/crash -n 500 -run put
@@ -18,6 +18,6 @@
 //   - fabric: the fabric or a member is killed. Once it runs again, the members reach each other
 //     again.
 //
-// Every transport has its turn, both roles are killed, and the time is drawn from the duration of
-// the same operation without a kill.
+// The cases cover every transport and both roles. The time of a kill is random, within the duration
+// of the same operation without a kill.
 package main

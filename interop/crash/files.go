@@ -14,7 +14,7 @@ import (
 	"viaduct/interop/internal/proc"
 )
 
-// listen is the address to listen at, by transport.
+// listen has the address to listen at for each transport.
 var listen = map[string]string{
 	"vitcp": "vitcp://127.0.0.1:0/files", "iwarp": "iwarp://127.0.0.1:0", "fcvi": "fcvi://127.0.0.1:0/files",
 	"sdp": "sdp://127.0.0.1:0", "tcp": "tcp://127.0.0.1:0",
@@ -57,12 +57,12 @@ func (c *campaign) content(path string) ([]byte, error) {
 	return b, os.WriteFile(path, b, 0o644)
 }
 
-// moment draws a time up to a little more than the undisturbed duration of name.
+// moment returns a random time, at most 1.2 times the undisturbed duration of the case name.
 func (c *campaign) moment(name string) time.Duration {
 	return time.Duration(c.r.Int64N(int64(c.usual[name]) * 12 / 10))
 }
 
-// learn measures the duration of a case, once.
+// learn measures the undisturbed duration of the case name, unless it is known.
 func (c *campaign) learn(name string, f func() error) error {
 	if c.usual[name] > 0 {
 		return nil
@@ -75,7 +75,8 @@ func (c *campaign) learn(name string, f func() error) error {
 	return nil
 }
 
-// whole reports whether path exists with all of want, or is absent. Anything else is an error.
+// whole returns true if the file at path has exactly the bytes want, and false if there is no file.
+// Other contents are an error.
 func whole(path string, want []byte) (there bool, err error) {
 	got, err := os.ReadFile(path)
 	switch {
@@ -119,7 +120,7 @@ func (c *campaign) put(dir, transport, victim string) (found string, err error) 
 		client.Kill()
 	} else {
 		server.Kill()
-		client.Wait(proc.Patience) // it ends with or without an error
+		client.Wait(proc.Patience) // the client may end with or without an error
 		if server, url, err = c.again(append(serve[:len(serve)-1], url)...); err != nil {
 			return "", err
 		}
@@ -129,7 +130,7 @@ func (c *campaign) put(dir, transport, victim string) (found string, err error) 
 	if err != nil {
 		return "", err
 	}
-	if victim == "client" { // the server notices, and removes the partial file
+	if victim == "client" { // the server detects the end of the client, and removes the partial file
 		for end := time.Now().Add(proc.Patience); ; time.Sleep(20 * time.Millisecond) {
 			left, err := os.ReadDir(root)
 			if err != nil {

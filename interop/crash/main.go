@@ -46,10 +46,10 @@ type campaign struct {
 	bin, dir string
 	r        *rand.Rand
 	usual    map[string]time.Duration // undisturbed duration of each case
-	counts   map[string]int           // results, for the summary
+	counts   map[string]int           // number of each result, for the summary
 }
 
-// A point is one kill. It returns a short description of the result.
+// A point is one kill. run returns a short description of the result.
 type point struct {
 	name string
 	run  func(c *campaign, dir string) (found string, err error)

@@ -12,7 +12,7 @@ func (c *campaign) start(args ...string) (*proc.Process, error) {
 	return proc.Start(c.ctx, c.bin, args...)
 }
 
-// serve starts a listening process and returns its address.
+// serve starts the command with args that make it listen, and returns its address.
 func (c *campaign) serve(args ...string) (*proc.Process, string, error) {
 	p, err := c.start(args...)
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *campaign) again(args ...string) (p *proc.Process, url string, err error
 	}
 }
 
-// do runs the command to its end.
+// do runs the command with args to its end.
 func (c *campaign) do(args ...string) error {
 	p, err := c.start(args...)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"viaduct/interop/internal/proc"
 )
 
-// handover replaces a proxy by another and kills one of them meanwhile.
+// handover replaces a proxy by a new one. Meanwhile it kills the new proxy if killNew is set, and
+// the old one otherwise.
 func (c *campaign) handover(dir string, killNew bool) (found string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -105,8 +106,8 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 	return fmt.Sprintf("%d of %d connections went with the proxy, the other serves", died, busy), nil
 }
 
-// keepBusy sends bytes and compares the returned ones, until stop. Losing the connection is
-// allowed; wrong bytes are not.
+// keepBusy sends bytes and compares the returned bytes, until stop is closed. lost is true if the
+// connection has ended before, which is allowed; wrong bytes are an error.
 func keepBusy(conn net.Conn, seed uint64, stop <-chan struct{}) (lost bool, err error) {
 	defer conn.Close()
 	var mu sync.Mutex
@@ -176,7 +177,7 @@ func works(address string) bool {
 	return err == nil && string(b) == "hello"
 }
 
-// fabric kills the fabric or a member while messages go through it.
+// fabric kills the fabric or a member (victim) while messages go through the fabric.
 func (c *campaign) fabric(victim string) (found string, err error) {
 	fab, at, err := c.serve("fabric", "--listen", "127.0.0.1:0")
 	if err != nil {

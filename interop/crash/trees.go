@@ -14,7 +14,7 @@ import (
 // Files of a tree. They are short, so that kills happen between files as well as within one.
 const (
 	treeDirs  = 8
-	treeFiles = 5 // in each
+	treeFiles = 5 // files in each directory
 	treeSize  = 4 << 10
 )
 
@@ -66,7 +66,7 @@ func (c *campaign) tree(dir, transport, victim string) (found string, err error)
 		client.Kill()
 	case "interrupt":
 		client.Interrupt()
-		client.Wait(proc.Patience) // it ends with or without an error
+		client.Wait(proc.Patience) // the client may end with or without an error
 	default:
 		server.Kill()
 		client.Wait(proc.Patience)
@@ -78,7 +78,7 @@ func (c *campaign) tree(dir, transport, victim string) (found string, err error)
 	if err := c.do("sync", source, url+"/tree"); err != nil {
 		return "", fmt.Errorf("sync: %w", err)
 	}
-	if err := c.do("sync", source, url+"/tree"); err != nil { // after which the server has seen the end of the first client
+	if err := c.do("sync", source, url+"/tree"); err != nil { // afterwards the server has detected the end of the first client
 		return "", fmt.Errorf("sync again: %w", err)
 	}
 	if err := server.End(); err != nil {

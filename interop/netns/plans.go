@@ -8,7 +8,7 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// plans by name. The scenario determines the duration of "long".
+// plans has the plans by name, except "long", whose duration the scenario determines.
 var plans = map[string]mixed.Plan{
 	"short": {Seed: 7, For: 30 * time.Millisecond, Rate: 100_000, MaxBytes: 3000, Window: 2},
 }

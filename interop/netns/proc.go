@@ -14,10 +14,10 @@ func descriptors() int {
 	if err != nil {
 		return 0
 	}
-	return len(all) - 1 // the directory itself
+	return len(all) - 1 // without the descriptor of the directory itself
 }
 
-// badChecksums is how many segments this namespace's TCP dropped for a wrong
+// badChecksums returns how many segments the TCP of this namespace has dropped because of a wrong
 // checksum.
 func badChecksums() uint64 {
 	b, err := os.ReadFile("/proc/self/net/snmp")

@@ -29,7 +29,7 @@ type host struct {
 	mu   sync.Mutex // one job at a time
 }
 
-// hostAddr is the address of the i-th host.
+// hostAddr returns the address of the i-th host, from 0.
 func hostAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, byte(1 + i)}) }
 
 // newHost adds a port to n and starts a worker in its namespace.
@@ -77,7 +77,7 @@ func (h *host) job(j job) (o outcome, err error) {
 	return o, err
 }
 
-// end ends the worker, after some seconds by force.
+// end asks the worker to end, and kills it after ten seconds.
 func (h *host) end() {
 	h.in.Close()
 	t := time.AfterFunc(10*time.Second, func() { h.cmd.Process.Kill() })
@@ -85,7 +85,7 @@ func (h *host) end() {
 	h.cmd.Wait()
 }
 
-// tail is the end of a text.
+// tail returns the last n bytes of s, after "..." if s is longer.
 func tail(s string, n int) string {
 	if len(s) > n {
 		return "..." + s[len(s)-n:]

@@ -13,7 +13,7 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// members is the number of hosts that join the fabric, which has a namespace of its own.
+// members is the number of hosts that join the fabric. The fabric has a separate namespace.
 const members = 4
 
 // ring runs a Fibre Channel fabric in one namespace, and members in four others,
@@ -47,12 +47,12 @@ func ring(ctx context.Context, o *options, s scenario) (said string, err error) 
 		fabric.Process.Signal(os.Interrupt)
 		fabric.Wait()
 	}()
-	if _, err := out.Read(make([]byte, 100)); err != nil { // that it listens
+	if _, err := out.Read(make([]byte, 100)); err != nil { // the line that says that it listens
 		return "", fmt.Errorf("the fabric: %w", err)
 	}
 	fcvi := []string{"fcvi"}
-	// A NIC is a port with a host address of its own: one for each plan, and one
-	// that dials.
+	// Each NIC is a port with a separate host address: one NIC listens for each plan, and one
+	// dials.
 	address := func(plan string, i int) string {
 		return fmt.Sprintf("10.0.%d.%d", map[string]int{"long": 1, "short": 2, "": 3}[plan], i)
 	}

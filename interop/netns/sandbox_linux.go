@@ -10,11 +10,12 @@ import (
 	"viaduct/interop/internal/link"
 )
 
-// inSandbox marks the process that has a user namespace of its own.
+// inSandbox is set in the environment of the process in the user namespace.
 const inSandbox = "VIADUCT_NETNS_SANDBOX"
 
-// sandbox runs this program again in a user namespace if the user is not root, and reports that in
-// again. If that is not allowed, the program continues, and possible then returns the error.
+// sandbox runs this program again in a user namespace if the user is not root. again is then true,
+// and err is the result. If a user namespace is not allowed, again is false, and possible will
+// return the error.
 func sandbox(ctx context.Context) (again bool, err error) {
 	if os.Geteuid() == 0 || os.Getenv(inSandbox) != "" {
 		return false, nil

@@ -20,7 +20,7 @@ type scenario struct {
 	run  func(ctx context.Context, o *options, s scenario) (said string, err error)
 
 	mtu        int
-	fault      link.Fault // of both directions
+	fault      link.Fault // fault of both directions
 	traffic    time.Duration
 	rate       int // bytes per second of each long connection, each way
 	sysctl     map[string]string
@@ -33,13 +33,13 @@ type scenario struct {
 
 	// Conditions besides the promises of package mixed.
 	ends    ending
-	trouble time.Duration              // how long set-ups may fail after the first event; 0: never
-	limit   time.Duration              // a longer operation hangs
+	trouble time.Duration              // how long set-ups may fail after the first event; 0 means never
+	limit   time.Duration              // an operation that takes longer counts as hung
 	hit     func(c link.Counters) bool // whether the fault occurred
-	dropped bool                       // TCP must have dropped wrong checksums
+	dropped bool                       // TCP must have dropped segments with wrong checksums
 }
 
-// An event changes the network at a time relative to when all long connections are up.
+// An event changes the network at a time, counted from the moment when all long connections are up.
 type event struct {
 	at time.Duration
 	do func(t *test) error
@@ -49,19 +49,19 @@ type event struct {
 type ending uint8
 
 const (
-	outlive ending = iota // all end in order
+	outlive ending = iota // all connections end in order
 	either
-	die // all end with an error
+	die // all connections end with an error
 )
 
-// A test is a scenario that runs.
+// A test is a running scenario.
 type test struct {
 	s     scenario
 	net   *link.Network
 	hosts []*host
-	at    []addresses // of the hosts
+	at    []addresses // listening addresses of each host
 	plans map[string]mixed.Plan
-	longs int // ends of long connections
+	longs int // number of ends of long connections
 }
 
 const defaultMTU = 1500
@@ -142,7 +142,7 @@ const setupLimit = 40 * time.Second
 // instance and those of frameio.
 const kept = 6
 
-// everywhere gives all workers a job and waits for the outcomes.
+// everywhere gives job j to all workers at the same time and waits for the outcomes.
 func (t *test) everywhere(j job) ([]outcome, error) {
 	out, errs := make([]outcome, len(t.hosts)), make([]error, len(t.hosts))
 	var all sync.WaitGroup
@@ -153,8 +153,9 @@ func (t *test) everywhere(j job) ([]outcome, error) {
 	return out, errors.Join(errs...)
 }
 
-// collect returns the outcomes of all workers. No listener closes before every set-up has ended,
-// even one whose first packet was lost.
+// collect waits until all connections have ended and returns the outcomes of all workers. It first
+// waits for every connection that a worker dialled, so that no listener closes during a set-up
+// whose first packet was lost.
 func (t *test) collect() ([]outcome, error) {
 	if _, err := t.everywhere(job{Finish: true}); err != nil {
 		return nil, err
@@ -273,8 +274,8 @@ func scenarios(long bool) []scenario {
 	}
 	ms := time.Millisecond
 	delay := func(f link.Fault) link.Fault { f.Delay = 10 * ms; return f }
-	// For peers that vanish silently: the system gives up after some 25 s instead of 15 minutes,
-	// and in a short run keepalive does after 30 s instead of 150 s.
+	// If a peer vanishes silently, the system gives up after some 25 s instead of 15 minutes
+	// because of soon, and in a short run keepalive gives up after 30 s instead of 150 s.
 	keepAlive := 3 * time.Second
 	if long {
 		keepAlive = 0
@@ -315,9 +316,9 @@ func scenarios(long bool) []scenario {
 		{name: "all of these", fault: link.Fault{Delay: 20 * ms, Jitter: 5 * ms, Loss: 0.01, Reorder: 0.02, Duplicate: 0.02, Corrupt: 0.002}},
 		{name: "10 Mbit/s", fault: delay(link.Fault{Rate: 10_000_000}), rate: 60_000},
 		{name: "MTU 576", mtu: 576, fault: delay(link.Fault{Loss: 0.001})},
-		{name: "MTU 9000", mtu: 9000, fault: delay(link.Fault{Loss: 0.003})}, // larger packets mean fewer of them, so more of them are lost
+		{name: "MTU 9000", mtu: 9000, fault: delay(link.Fault{Loss: 0.003})}, // larger packets are fewer, so a larger share of them is lost
 	}
-	if long { // a full link keeps the emulator busy
+	if long { // only with -long, because a full link keeps the emulator busy
 		all = append(all, scenario{name: "throughput, 300 Mbit/s", run: throughput, size: "1M", alone: true, mtu: 9000, traffic: 3 * time.Second, limit: 5 * time.Minute,
 			fault: delay(link.Fault{Rate: 300_000_000, Queue: 4 << 20})})
 	}

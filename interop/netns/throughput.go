@@ -32,9 +32,9 @@ var builtViaduct = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-// Required throughput of a transport relative to plain TCP. goalRatio applies if it is measured
-// alone, with -long. floorRatio applies if other scenarios and transports compete for the
-// processors. Windows or batches that suit only loopback reach less than half of plain TCP.
+// Required throughput of a transport relative to plain TCP. goalRatio applies with -long, when a
+// transport is measured alone. floorRatio applies when other scenarios and transports compete for
+// the processors. Windows or batches that suit only loopback reach less than half of plain TCP.
 const (
 	goalRatio  = 0.95
 	floorRatio = 0.5
@@ -46,9 +46,9 @@ const tries = 3
 
 var errSlow = errors.New("slower than plain TCP")
 
-// throughput compares bulk transfers of each transport with plain TCP. The two take turns between
-// the same two namespaces; each transport has a pair of its own. Every n-th packet is lost, so that
-// all have the same loss.
+// throughput compares bulk transfers of each transport with plain TCP. The transport and TCP take
+// turns between two namespaces; each transport has a separate pair of namespaces. Every n-th packet
+// is lost, so that all transfers have the same loss.
 func throughput(ctx context.Context, o *options, s scenario) (said string, err error) {
 	bin, err := builtViaduct()
 	if err != nil {
@@ -78,7 +78,7 @@ func throughput(ctx context.Context, o *options, s scenario) (said string, err e
 	return strings.Join(parts, "; "), errors.Join(errs...)
 }
 
-// compare measures one transport.
+// compare measures one transport in turns with plain TCP.
 func compare(ctx context.Context, s scenario, bin, transport string) (said string, err error) {
 	n := link.New()
 	defer n.Close()

@@ -18,20 +18,21 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// A job is an order to a worker; each set field is one part of it. The answer is an outcome.
+// A job tells a worker what to do; each field that is set is a separate task. The answer is an
+// outcome.
 type job struct {
-	// Listen: with each transport, for each plan.
-	Listen string // host
+	// Listen: listen at this host with each transport, for each plan.
+	Listen string // host address
 	Plans  map[string]mixed.Plan
 
 	// Dial: connect to the other worker and run a plan once, or repeatedly for a given time.
 	At         addresses
 	Plan       string
 	Transports []string
-	Each       int           // connections of each transport
+	Each       int           // number of connections of each transport
 	Again      time.Duration // how long to make new connections
-	Attempt    time.Duration // limit of a set-up
-	Limit      time.Duration // limit of a connection's run, after which it counts as hung
+	Attempt    time.Duration // time limit of a set-up
+	Limit      time.Duration // time limit of a connection's run, which then counts as hung
 
 	// Ready: wait until this many long connections of the worker are up.
 	Ready int
@@ -42,10 +43,10 @@ type job struct {
 	// Collect: wait for all connections, close the listeners, and report. It follows the Finish of
 	// all workers.
 	Collect bool
-	Fabric  string // fabric to join as Host; with Listen, which is the host there
+	Fabric  string // fabric to join with host address Host
 	Host    string
 
-	KeepAlive time.Duration // of TCP, with Listen and At; 0 leaves the default
+	KeepAlive time.Duration // period of TCP's keepalive, with Listen and At; 0 means the default
 }
 
 // addresses are the listening addresses of a worker, by plan and transport.
@@ -65,13 +66,13 @@ type run struct {
 	Transport, Plan string
 	Dialled         bool
 	Begin           time.Time
-	Setup           time.Duration // at the end that dialled
+	Setup           time.Duration // duration of the set-up; only at the end that dialled
 	Took            time.Duration
 	Tally           mixed.Tally
 	Err             string
-	Refused         bool // there was never a connection
+	Refused         bool // the set-up failed
 	Broken          bool // a promise was broken
-	Hung            bool // the limit ended it
+	Hung            bool // the time limit ended the run
 }
 
 // leftovers counts resources that remain after all connections have ended.
@@ -85,7 +86,7 @@ type worker struct {
 	waits []func()
 	dials sync.WaitGroup
 	open  atomic.Int64
-	longs atomic.Int64 // that began
+	longs atomic.Int64 // long connections that have begun
 
 	mu   sync.Mutex
 	runs []run
@@ -106,7 +107,7 @@ func work(ctx context.Context) error {
 	for {
 		line, err := in.ReadBytes('\n')
 		if err != nil {
-			return nil // the controller has ended
+			return nil // the parent process has ended
 		}
 		var j job
 		if err := json.Unmarshal(line, &j); err != nil {
@@ -185,7 +186,7 @@ func (w *worker) listen(j job) (addresses, error) {
 	return at, nil
 }
 
-// run runs a connection and records the outcome.
+// run runs connection c and records the result in r.
 func (w *worker) run(r run, c mixed.Conn) {
 	w.open.Add(1)
 	defer w.open.Add(-1)
@@ -239,13 +240,14 @@ func (w *worker) once(n mixed.Node, j job, transport string) {
 	if err != nil {
 		r.Err, r.Refused, r.Took = err.Error(), true, r.Setup
 		w.note(r)
-		time.Sleep(20 * time.Millisecond) // so that immediate refusals do not make a tight loop
+		time.Sleep(20 * time.Millisecond) // so that immediate refusals do not cause a busy loop
 		return
 	}
 	w.run(r, c)
 }
 
-// settle is how long the remains of a connection may take to disappear.
+// settle is how long goroutines, descriptors and regions of ended connections may take to
+// disappear.
 const settle = 30 * time.Second
 
 func (w *worker) collect() (o outcome) {

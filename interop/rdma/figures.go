@@ -68,7 +68,8 @@ var (
 	doorbellsText = regexp.MustCompile(`queue pair \d+: (\d+) requests, (\d+) doorbells`)
 )
 
-// perftest runs a tool and returns its own figures and the number of doorbells.
+// perftest runs a tool at both ends, and returns the figures that the tool prints and the number of
+// doorbells.
 func (l *lab) perftest(ctx context.Context, way string, flags []string, line string) (string, error) {
 	port := l.freePort()
 	server := append(strings.Fields(line), "-R", "-F", "-p", port)
@@ -109,13 +110,13 @@ func (l *lab) perftest(ctx context.Context, way string, flags []string, line str
 	return fmt.Sprintf("%s MB/s, %s at the peak, %s Mpps, %d doorbells", m[2], m[1], m[3], bells), nil
 }
 
-// commandFigure measures this program under a supervisor.
+// commandFigure returns what commands prints in this program under a supervisor.
 func (l *lab) commandFigure(ctx context.Context) (string, error) {
 	b, err := l.command(ctx, l.supervised(nil, l.path("explain"), "", l.self, "-commands")...).Output()
 	return strings.TrimSpace(string(b)), err
 }
 
-// commands queries the device's port repeatedly, and prints the median time of a query.
+// commands queries the port of the RDMA device repeatedly, and prints the median time of a query.
 func commands() error {
 	fd, err := unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

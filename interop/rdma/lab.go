@@ -20,17 +20,17 @@ import (
 
 const nobody = 65534
 
-// limit bounds a run of a trial, which takes a second or two on an idle machine. Most programs
-// spin, so on a busy machine it takes many times longer.
+// limit bounds one run of a trial. A run takes a second or two on an idle machine, but many times
+// longer on a busy one, because most programs spin.
 var limit = time.Minute
 
 // A lab holds the state that trials share.
 type lab struct {
-	dir     string // readable and writable for every user
+	dir     string // directory of all files, readable and writable for every user
 	viaduct string
-	self    string // this program, static
-	web     string // testdata/web.c, or ""
-	uid     int    // of the programs
+	self    string // path of this program, linked statically
+	web     string // path of the compiled testdata/web.c, or ""
+	uid     int    // user ID of the programs
 	n       int
 }
 
@@ -79,12 +79,13 @@ func (l *lab) works() error {
 	return nil
 }
 
-// command returns a command that runs as the trial's user.
+// command returns a command that runs as user l.uid, and whose descendants are killed when ctx
+// ends.
 func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir = l.dir
 	c.Env = append(os.Environ(), "HOME="+l.dir, "LC_ALL=C")
-	// A process group of its own, so that Cancel can end all descendants.
+	// The command gets a separate process group, so that Cancel can end all descendants.
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error {
 		if ctx.Err() == context.DeadlineExceeded {
@@ -108,12 +109,13 @@ func (l *lab) stacks(group int) {
 		if pgid, err := syscall.Getpgid(pid); err != nil || pgid != group || exe != l.viaduct {
 			continue
 		}
-		syscall.Kill(pid, syscall.SIGABRT) // SIGQUIT is passed on to the program
+		syscall.Kill(pid, syscall.SIGABRT) // not SIGQUIT, which the supervisor passes on to the program
 	}
 	time.Sleep(time.Second) // time for writing; a hanging process is killed afterwards
 }
 
-// keep saves the output of a hanging run, and returns the folder.
+// keep saves the output of a hanging run in a new directory, and returns the directory, or the
+// error as text.
 func (l *lab) keep(out []byte, files ...string) string {
 	dir, err := os.MkdirTemp("", "viaduct-interop-rdma-hang")
 	if err != nil {
@@ -127,7 +129,7 @@ func (l *lab) keep(out []byte, files ...string) string {
 	return dir
 }
 
-// path returns the path of a new file.
+// path returns a new path that ends in name.
 func (l *lab) path(name string) string {
 	l.n++
 	return filepath.Join(l.dir, fmt.Sprintf("%d.%s", l.n, name))
@@ -162,8 +164,8 @@ func (l *lab) freePort() string {
 	}
 }
 
-// listens reports whether a TCP socket listens at the port. RDMA programs do not print that, and a
-// trial connection would count as one of theirs.
+// listens reports whether a TCP socket listens at the port. RDMA programs do not print that they
+// listen, and they would count a trial connection as a client.
 func listens(port string) bool {
 	n, _ := strconv.Atoi(port)
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -181,11 +183,11 @@ func listens(port string) bool {
 type pair struct {
 	Port           string
 	Server, Client []string
-	ServerOut      string // files
+	ServerOut      string // file for the output of each end
 	ClientOut      string
 }
 
-// start starts one end with its output in a file.
+// start starts one end with its output in a file. ended gets the result of the process.
 func start(c *exec.Cmd, out string) (ended <-chan error, err error) {
 	f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
@@ -201,7 +203,8 @@ func start(c *exec.Cmd, out string) (ended <-chan error, err error) {
 	return ch, nil
 }
 
-// listening waits until the server listens.
+// listening waits until the server listens at port. It returns an error if the server ends first or
+// ctx ends.
 func listening(ctx context.Context, port string, ended <-chan error) error {
 	for !listens(port) {
 		select {
@@ -215,7 +218,7 @@ func listening(ctx context.Context, port string, ended <-chan error) error {
 	return nil
 }
 
-// talk runs a pair to its end.
+// talk runs both ends of a pair until they have ended, the client once the server listens.
 func (p *pair) talk(ctx context.Context, command func(context.Context, ...string) *exec.Cmd) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -233,7 +236,7 @@ func (p *pair) talk(ctx context.Context, command func(context.Context, ...string
 		return err
 	}
 	cerr := <-called
-	if cerr != nil { // the server may wait forever
+	if cerr != nil { // the server may wait for ever for the client
 		select {
 		case <-served:
 		case <-time.After(time.Second):
@@ -258,7 +261,8 @@ func whether(ctx context.Context, err error) error {
 	return err
 }
 
-// pairHelper is this program under a supervisor: it runs both ends.
+// pairHelper is the main function of this program under a supervisor, where it runs both ends of a
+// pair. It returns the exit status.
 func pairHelper(arg string) int {
 	var p pair
 	if err := json.Unmarshal([]byte(arg), &p); err != nil {
@@ -275,7 +279,7 @@ func pairHelper(arg string) int {
 	return 0
 }
 
-// said returns the contents of files for an error message.
+// said returns the last lines of the files, for an error message.
 func said(files ...string) string {
 	var b strings.Builder
 	for _, f := range files {
@@ -289,7 +293,7 @@ func said(files ...string) string {
 	return b.String()
 }
 
-// find returns the path of a program.
+// find returns the path of a program or file, or "" if it is not installed.
 func find(name string) string {
 	if filepath.IsAbs(name) {
 		if _, err := os.Stat(name); err != nil {

@@ -9,16 +9,16 @@ import (
 	"path/filepath"
 )
 
-// Our own programs, with their source in interop/rdma/c.
+// The source of our own programs, and a header that they need.
 const (
 	cSource  = "interop/rdma/c"
-	cHeaders = "/usr/include/rdma/rdma_cma.h" // of librdmacm-dev, which brings libibverbs-dev
+	cHeaders = "/usr/include/rdma/rdma_cma.h" // from librdmacm-dev, which depends on libibverbs-dev
 )
 
 // buildC compiles our own programs, if the compiler and the headers are installed.
 func (l *lab) buildC(ctx context.Context) error {
 	if find("cc") == "" || find(cHeaders) == "" {
-		return nil // and the trials are skipped
+		return nil // the trials are then skipped
 	}
 	for _, name := range []string{"cm_errors", "verbs_errors", "crowd", "pairs"} {
 		c := exec.CommandContext(ctx, "cc", "-Wall", "-Wextra", "-O1", "-o", filepath.Join(l.dir, name),
@@ -31,8 +31,8 @@ func (l *lab) buildC(ctx context.Context) error {
 	return nil
 }
 
-// ownPrograms returns the trials of our own programs. Both ends use a link under one supervisor,
-// and shared memory under two; with --tcp they use TCP in both cases.
+// ownPrograms returns the trials of our own programs. Under one supervisor both ends use a link
+// within the supervisor, under two they use shared memory; with --tcp they use TCP in both cases.
 func ownPrograms() []trial {
 	needs := []string{"cc", cHeaders}
 	alone := func(name string, flags ...string) trial {

@@ -12,7 +12,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// peer runs the Go end of a conversation: WHAT serve|call PORT. It does not run under viaduct run.
+// peer runs the Go end of a trial, which does not run under viaduct run. role is serve or call.
 func peer(what, role, port string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -75,7 +75,7 @@ func perftestPeer(ctx context.Context, t perftest.Test, role, at string) error {
 // messages is the number of messages that ucmatose sends each way.
 const messages = 10
 
-// send sends messages of n bytes, one after the other.
+// send sends count messages of n bytes, one after the other.
 func send(ctx context.Context, q *iwarp.QueuePair, count, n int) error {
 	for range count {
 		if err := q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf(make([]byte, n))}}); err != nil {
@@ -88,7 +88,7 @@ func send(ctx context.Context, q *iwarp.QueuePair, count, n int) error {
 	return nil
 }
 
-// receive waits for messages of n bytes.
+// receive waits for count messages of n bytes. A message of another length is an error.
 func receive(ctx context.Context, q *iwarp.QueuePair, count, n int) error {
 	for i := range count {
 		c, err := q.RecvCQ().Wait(ctx)
@@ -99,7 +99,8 @@ func receive(ctx context.Context, q *iwarp.QueuePair, count, n int) error {
 	return nil
 }
 
-// rdmaPeer does the exchange of rdma_client or rdma_server: 16 bytes there and back.
+// rdmaPeer does the exchange of rdma_client or rdma_server: 16 bytes from the client, 16 bytes
+// back.
 func rdmaPeer(ctx context.Context, q *iwarp.QueuePair, serves bool) error {
 	if serves {
 		if err := receive(ctx, q, 1, 16); err != nil {

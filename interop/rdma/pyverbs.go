@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// pyverbsTests is the directory of the suite in Debian's python3-pyverbs, where long files are
+// pyverbsTests is the directory of the suite in Debian's python3-pyverbs. Its long files are
 // compressed.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 

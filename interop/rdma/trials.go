@@ -13,30 +13,31 @@ import (
 	"strings"
 )
 
-// A trial is a program, or two that talk to each other.
+// A trial is a program, or two programs that talk to each other.
 type trial struct {
 	name  string
-	needs []string // programs
-	long  bool     // with -long only
-	flags []string // of viaduct run
-	// briefly is the way that runs only with -long.
+	needs []string // programs and files that must be installed
+	long  bool     // runs only with -long
+	flags []string // flags of viaduct run
+	// briefly is the way that is left out without -long.
 	briefly string
 
-	// alone is one program and the text that its output must contain.
+	// alone is the command line of a single program, whose output must contain says. judge, if set,
+	// judges the output too.
 	alone []string
 	judge func(l *lab, out string) (note string, err error)
 
-	// pair returns the two ends; the client must print says.
+	// pair returns the command lines of both ends; one of them must print says.
 	pair func(l *lab, port string) (server, client []string)
 	says string
-	// moves is the least number of bytes on the connections. It detects a program that fell back to
-	// TCP.
+	// moves is the least number of bytes that the connections must carry. Fewer show that a program
+	// has fallen back to TCP. 0 means that no bytes are counted.
 	moves int64
-	// peer is the Go program for either end; nil for none.
+	// peer returns the command lines of the Go program for either end; nil if there is none.
 	peer func(l *lab, port string) (server, client []string)
 }
 
-// has reports whether a trial is made in a way.
+// has reports whether the trial can run in the given way.
 func (tr *trial) has(way string) bool {
 	switch {
 	case tr.alone != nil:
@@ -57,7 +58,7 @@ func (tr *trial) missing() string {
 	return ""
 }
 
-// run makes a trial once.
+// run runs a trial once, in the given way. note is a remark for the table.
 func (l *lab) run(ctx context.Context, tr trial, way string) (note string, err error) {
 	if tr.alone != nil {
 		return l.runAlone(ctx, tr)
@@ -104,7 +105,7 @@ func (l *lab) runAlone(ctx context.Context, tr trial) (note string, err error) {
 	return note, nil
 }
 
-// runPair runs both ends, with the supervisors of the way, and judges.
+// runPair runs both ends, under one supervisor or two as way says, and judges the result.
 func (l *lab) runPair(ctx context.Context, tr trial, way, port string, server, client []string) error {
 	p := pair{Port: port, Server: server, Client: client, ServerOut: l.path("server"), ClientOut: l.path("client")}
 	explains := []string{l.path("explain.1"), l.path("explain.2")}
@@ -154,7 +155,8 @@ func (l *lab) runPair(ctx context.Context, tr trial, way, port string, server, c
 	return nil
 }
 
-// carried judges a completed talk.
+// carried judges a completed run of a pair. It returns an error unless both used iWARP, an end has
+// printed says, and the capture has at least moves bytes.
 func (tr *trial) carried(p pair, explains []string, pcap string) error {
 	for _, f := range explains {
 		if b, err := os.ReadFile(f); err != nil || !strings.Contains(string(b), "connected over iWARP") {
@@ -180,7 +182,8 @@ func (tr *trial) carried(p pair, explains []string, pcap string) error {
 	return os.Remove(pcap)
 }
 
-// With -F perftest does not look at the processor's frequency.
+// perf returns a trial of a tool of perftest with arguments. With -F the tool does not check the
+// processor's frequency.
 func perf(args string) trial {
 	tool := strings.Fields(args)[0]
 	tr := trial{name: "perftest " + args, needs: []string{tool}, says: "#bytes", long: true}
@@ -194,7 +197,7 @@ func perf(args string) trial {
 	return tr
 }
 
-// withPeer adds the Go program as the other end of a trial of perftest.
+// withPeer adds the Go program as the other end to a trial of perftest.
 func withPeer(tr trial) trial {
 	tr.long = false
 	tool := tr.needs[0]
@@ -209,13 +212,13 @@ func briefly(tr trial) trial {
 	return tr
 }
 
-// without returns tr without one way of running it, unless -long is set.
+// without returns a copy of tr that runs in the given way only with -long.
 func (tr trial) without(way string) trial {
 	tr.briefly = way
 	return tr
 }
 
-// rsockets is the preload library that carries sockets over RDMA.
+// rsockets returns the path of the preload library that carries sockets over RDMA.
 func rsockets() string {
 	found, _ := filepath.Glob("/usr/lib/*/rsocket/librspreload.so")
 	if len(found) == 0 {
@@ -228,7 +231,8 @@ func preloaded(argv ...string) []string {
 	return append([]string{"env", "LD_PRELOAD=" + rsockets()}, argv...)
 }
 
-// simple returns the two ends of a program with the usual options for port and address.
+// simple returns a function for trial.pair, for a program with the usual options -p for the port
+// and -s for the address.
 func simple(program string, args ...string) func(*lab, string) (server, client []string) {
 	return func(_ *lab, port string) (server, client []string) {
 		both := append([]string{program, "-p", port}, args...)
@@ -271,8 +275,9 @@ func qperf(long bool, tests ...string) trial {
 		}}
 }
 
-// With rdma-core 44 a server with more than three connections does not end: the library's
-// connection thread polls a list that was freed when it grew (rdma-core pull request 1484).
+// iperf returns a trial of iperf3 over rsockets. With rdma-core 44 a server with more than three
+// connections does not end, because the library's connection thread polls a list that was freed
+// when it grew (rdma-core pull request 1484).
 func iperf(long bool, args ...string) trial {
 	return trial{name: "iperf3 " + strings.Join(args, " "), needs: []string{rsockets(), "iperf3"}, says: "receiver", moves: 4 << 20, long: long, briefly: one,
 		pair: func(_ *lab, port string) (server, client []string) {

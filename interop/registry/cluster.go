@@ -25,7 +25,7 @@ const electionTime = 500 * time.Millisecond
 
 // A member is one etcd of the cluster.
 type member struct {
-	name, client, peer string // addresses are HOST:PORT
+	name, client, peer string // name, and addresses as HOST:PORT
 	args               []string
 	log                string
 	cmd                *exec.Cmd
@@ -37,9 +37,9 @@ type cluster struct {
 	client  *clientv3.Client
 }
 
-// ports returns n free TCP ports, which it holds until the last is found. They are below the
-// system's ephemeral ports, because otherwise a connection could take the port of a member while
-// that is down.
+// ports returns n different free TCP addresses on loopback. The ports are below the system's
+// ephemeral ports, because otherwise a connection could take the port of a member while the member
+// is down.
 func ports(n int) ([]string, error) {
 	var found []string
 	for range 1000 {
@@ -122,7 +122,8 @@ func (c *cluster) close() {
 	}
 }
 
-// leader waits until the running members agree on a leader other than old, and returns it.
+// leader waits until a running member other than old says that it is the leader, and returns that
+// member.
 func (c *cluster) leader(ctx context.Context, old *member) (*member, error) {
 	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		for _, m := range c.members {
@@ -140,7 +141,7 @@ func (c *cluster) leader(ctx context.Context, old *member) (*member, error) {
 	return nil, fmt.Errorf("the cluster elects no leader within %v%s", proc.Patience, c.logs())
 }
 
-// logs returns the ends of the members' logs.
+// logs returns the last lines of each member's log.
 func (c *cluster) logs() string {
 	var s strings.Builder
 	for _, m := range c.members {

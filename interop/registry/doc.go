@@ -22,6 +22,6 @@
 //     killed member with its lease;
 //   - SRV records of dnsmasq are answered, and a registration there is refused.
 //
-// It needs the programs etcd and dnsmasq (Debian: etcd-server and dnsmasq-base), and skips loudly
-// if one is missing.
+// The program needs etcd and dnsmasq (Debian: etcd-server and dnsmasq-base), and skips loudly if
+// one is missing.
 package main

@@ -20,13 +20,13 @@ const backTime = 15 * time.Second
 // A plant is the two fabrics and their members.
 type plant struct {
 	*trial
-	first   *proc.Process // the fabric that the other joined
-	listen  string        // its address
+	first   *proc.Process // the fabric that the second fabric has joined
+	listen  string        // address of the first fabric
 	members [members]*proc.Process
 }
 
-// fabrics starts two fabrics whose members find each other in the registry, while it kills a leader
-// of the cluster, a fabric and members.
+// fabrics starts two fabrics whose members find each other in the registry. It kills the leader of
+// the cluster, a fabric and a member, and checks that the others still reach each other.
 func (t *trial) fabrics(ctx context.Context) (string, error) {
 	if err := t.healthy(ctx); err != nil {
 		return "", err
@@ -106,7 +106,8 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the fabric was back in service only after %v", slowest)
 	}
 
-	// The record of a member that ends is removed at once, that of a killed member with its lease.
+	// The record of a member that ends is removed at once, the record of a killed member when its
+	// lease ends.
 	if err := p.members[0].End(); err != nil {
 		return "", err
 	}
@@ -137,7 +138,7 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 }
 
 // name returns the name of member i, which must be less than 100. With two digits, no name is a
-// prefix of another, so that tables can be searched for it.
+// prefix of another name, so that a table can be searched for a name.
 func name(i int) string { return fmt.Sprintf("node-%02d", i) }
 
 func (p *plant) startFirst() (err error) {
@@ -161,7 +162,7 @@ func (t *trial) list(ctx context.Context) (string, error) {
 }
 
 // pingAll reaches every member by its name from the other fabric, and returns the time at which the
-// last was reached. wait is the time limit.
+// last member was reached. wait is the value of --wait, or "".
 func (p *plant) pingAll(ctx context.Context, wait string) (last time.Time, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex // guards last, err

@@ -13,7 +13,7 @@ import (
 	"viaduct/portmap"
 )
 
-// A service is a name that lookups ask for, with its results.
+// A service is a name that lookups ask for, with the results of the lookups.
 type service struct {
 	conventional netip.AddrPort
 
@@ -21,12 +21,12 @@ type service struct {
 	sdp    netip.AddrPort
 	good   int           // answered lookups
 	bad    int           // unanswered lookups
-	since  time.Time     // time of the last answered one; zero: none yet
-	gap    time.Duration // longest time between two answered ones, if must is set
+	since  time.Time     // time of the last answered lookup; zero means none yet
+	gap    time.Duration // longest time between two answered lookups, if must is set
 	must   bool          // every lookup must be answered
-	gone   time.Time     // no lookup may be answered from then on; zero: it may
+	gone   time.Time     // no lookup may be answered from then on; zero means no limit
 	late   int           // lookups that were answered after gone
-	marked bool          // the last answer was for one connection
+	marked bool          // the last answer was valid for one connection only
 }
 
 // Lookups per second in total. They come from several addresses of this host, so that each stays
@@ -36,7 +36,7 @@ const (
 	sources = 5
 )
 
-// lookUp asks for the services in turn until ctx ends.
+// lookUp sends lookups for the services in turn, rate per second, until ctx ends.
 func lookUp(ctx context.Context, mapper netip.AddrPort, services []*service) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -113,7 +113,7 @@ func (q *question) answered(m portmapwire.Message) {
 	q.service.count(good, q.at, portmap.PmTime(m.PmTime) == portmap.Once)
 }
 
-// count records the outcome of a lookup that was sent at a time.
+// count records the outcome of a lookup that was sent at time at.
 func (s *service) count(good bool, at time.Time, marked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,8 +131,8 @@ func (s *service) count(good bool, at time.Time, marked bool) {
 	s.since, s.marked = at, marked
 }
 
-// begin resets the counts. From now on the service must be answered, or must not be answered after
-// a time.
+// begin resets the counts. From now on every lookup must be answered if must is set, and none that
+// is sent after gone may be answered unless gone is zero.
 func (s *service) begin(must bool, gone time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +142,8 @@ func (s *service) begin(must bool, gone time.Time) {
 	}
 }
 
-// await waits until the results of the running lookups satisfy is. After proc.Patience it returns
-// an error that contains what.
+// await waits until is returns true for the results of the running lookups. After proc.Patience it
+// returns an error that contains what.
 func (s *service) await(ctx context.Context, what string, is func(*service) bool) error {
 	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
@@ -164,8 +164,7 @@ func (s *service) there(ctx context.Context) error {
 	return s.await(ctx, "answered", func(s *service) bool { return s.good > 1 })
 }
 
-// absent waits until lookups have had no answer for a quarter of a second, and at least four of
-// them.
+// absent waits until at least four lookups have had no answer, for at least a quarter of a second.
 func (s *service) absent(ctx context.Context) error {
 	return s.await(ctx, "gone", func(s *service) bool { return s.bad > 3 && time.Since(s.since) > time.Second/4 })
 }

@@ -26,8 +26,8 @@ const (
 )
 
 func main() {
-	// Catch SIGPIPE, which arises if the reader of the output ends. By default it would end this
-	// process and leave its child processes.
+	// SIGPIPE is caught because by default it would end this process, when the reader of the output
+	// has ended, and leave the child processes.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	flag.Parse()
 	err := run(ctx)
@@ -67,7 +67,7 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// lookDNS finds dnsmasq, which is not in the path of every user.
+// lookDNS returns the path of dnsmasq, which is not in the PATH of every user.
 func lookDNS() (string, error) {
 	for _, name := range []string{"dnsmasq", "/usr/sbin/dnsmasq"} {
 		if p, err := exec.LookPath(name); err == nil {
@@ -79,13 +79,13 @@ func lookDNS() (string, error) {
 
 // A trial holds the running processes.
 type trial struct {
-	ctx      context.Context // processes end with it
+	ctx      context.Context // ends all processes
 	dir, bin string
 	c        *cluster
 	ps       []*proc.Process
-	registry string // address
+	registry string // URL of the registry
 	mapper   *proc.Process
-	metrics  string // URL
+	metrics  string // URL of the Port Mapper's metrics
 	services map[string]*service
 	listens  map[string]*proc.Process
 }
@@ -107,7 +107,7 @@ func (t *trial) start(args ...string) (*proc.Process, error) {
 	return p, err
 }
 
-// portMapper starts one and returns its address.
+// portMapper starts a Port Mapper and returns its address.
 func (t *trial) portMapper(args ...string) (*proc.Process, netip.AddrPort, error) {
 	var at netip.AddrPort
 	p, err := t.start(append([]string{"portmap", "serve", "--listen", "127.0.0.1:0"}, args...)...)
@@ -193,7 +193,8 @@ func (t *trial) etcd(ctx context.Context) error {
 	return <-lookups
 }
 
-// leaderKilled kills the leader, and a listener.
+// leaderKilled kills the leader of the cluster, and a listener. It returns a description of the
+// results.
 func (t *trial) leaderKilled(ctx context.Context) (string, error) {
 	old, err := t.c.leader(ctx, nil)
 	if err != nil {
@@ -204,7 +205,7 @@ func (t *trial) leaderKilled(ctx context.Context) (string, error) {
 	killed := time.Now()
 	old.kill()
 	t.listens["dies-alone"].Kill()
-	dies.begin(false, time.Now().Add(lease)) // its lease was renewed now at the latest
+	dies.begin(false, time.Now().Add(lease)) // the lease was renewed now at the latest
 	if _, err := t.c.leader(ctx, old); err != nil {
 		return "", err
 	}
@@ -233,7 +234,7 @@ func (t *trial) leaderKilled(ctx context.Context) (string, error) {
 		election.Round(time.Millisecond), lives.gap.Round(time.Millisecond), lives.bad, gone.Round(time.Millisecond)), nil
 }
 
-// quorumLost leaves one member, and kills a listener.
+// quorumLost kills a listener, and two of the three members.
 func (t *trial) quorumLost(ctx context.Context) (string, error) {
 	if err := t.healthy(ctx); err != nil {
 		return "", err
@@ -241,7 +242,7 @@ func (t *trial) quorumLost(ctx context.Context) (string, error) {
 	lives, dies := t.services["lives"], t.services["dies"]
 	t.listens["dies"].Kill()
 	dies.begin(false, time.Now().Add(lease))
-	time.Sleep(lease / 3) // so that part of its lease has passed at the last reads before the loss
+	time.Sleep(lease / 3) // so that part of the lease has passed when the Port Mapper last reads the record
 	t.c.members[0].kill()
 	t.c.members[1].kill()
 	lost := time.Now()
@@ -282,7 +283,7 @@ func (t *trial) quorumLost(ctx context.Context) (string, error) {
 	return fmt.Sprintf("marked after %v, answered on, all gone within the lease, registration refused", marked.Round(time.Millisecond)), nil
 }
 
-// quorumRestored starts the members again.
+// quorumRestored restarts the two members that quorumLost has killed.
 func (t *trial) quorumRestored(ctx context.Context) (string, error) {
 	begin := time.Now()
 	for _, m := range t.c.members[:2] {
@@ -326,7 +327,7 @@ func (t *trial) healthy(ctx context.Context) error {
 	return nil
 }
 
-// ask asks one member until that succeeds.
+// ask calls f with a client of member m until f succeeds, for proc.Patience at most.
 func (t *trial) ask(ctx context.Context, m *member, f func(context.Context, *clientv3.Client) error) error {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + m.client}, Logger: zap.NewNop()})
 	if err != nil {
@@ -444,7 +445,7 @@ func (t *trial) restarted(ctx context.Context) (string, error) {
 	return fmt.Sprintf("away for %v, longest time without an answer %v", back.Round(time.Millisecond), gap.Round(time.Millisecond)), nil
 }
 
-// metric waits for a line of the Port Mapper's metrics.
+// metric waits until the Port Mapper's metrics contain line.
 func (t *trial) metric(line string) error {
 	var last string
 	for end := time.Now().Add(proc.Patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -464,7 +465,7 @@ func (t *trial) metric(line string) error {
 	return fmt.Errorf("the metrics have no line %q within %v\n%s", line, proc.Patience, last)
 }
 
-// dns asks a real DNS server for SRV records.
+// dns checks lookups of SRV records at a real DNS server, dnsmasq.
 func (t *trial) dns(ctx context.Context, dnsmasq string) error {
 	free, err := ports(1)
 	if err != nil {

@@ -8,33 +8,33 @@ import (
 // A Fault describes the faults of the packets that one port sends. The zero value is a perfect
 // wire. Probabilities are from 0 to 1, and independent for each packet.
 type Fault struct {
-	Delay  time.Duration // one way
+	Delay  time.Duration // in this direction
 	Jitter time.Duration // added to Delay: uniform from -Jitter to Jitter, without reordering
 
 	Loss      float64
-	LossEvery int // every n-th packet of 500 bytes or more of each flow is lost, so that all flows lose equally; 0 for none
+	LossEvery int // of each flow every n-th packet of 500 bytes or more is lost, so that all flows lose equally; 0 means none
 	Duplicate float64
 	Corrupt   float64 // one bit after the addresses of the IP header is wrong
 	Reorder   float64 // the packet overtakes delayed packets
 
 	Rate  int64 // bits per second; 0 means no limit
-	Queue int   // bytes that can wait because of Rate; more are lost; 0 means DefaultQueue
+	Queue int   // bytes that may wait because of Rate; further packets are lost; 0 means DefaultQueue
 
-	Blackhole bool // everything is lost
+	Blackhole bool // every packet is lost
 }
 
-// DefaultQueue holds about 50 ms at 10 Mbit/s.
+// DefaultQueue is the default of Fault.Queue in bytes: about 50 ms at 10 Mbit/s.
 const DefaultQueue = 64 << 10
 
-// bulk is the length from which a packet counts for LossEvery.
+// bulk is the least length in bytes of a packet that counts for LossEvery.
 const bulk = 500
 
 // A shaper applies a fault to the packets of one direction, in virtual time.
 type shaper struct {
 	f        Fault
 	r        *rand.Rand
-	busy     time.Time      // when the wire has sent all its packets
-	last     time.Time      // when the last packet arrives
+	busy     time.Time      // when the wire has sent all packets so far, because of Rate
+	last     time.Time      // when the last packet that keeps its order arrives
 	flows    map[uint32]int // packets of each flow that count for LossEvery
 	counters Counters
 }
@@ -49,13 +49,15 @@ type Counters struct {
 // An arrival is a packet at its destination.
 type arrival struct {
 	at   time.Time
-	flip int // index of the wrong bit, or -1
+	flip int // index of the wrong bit of the packet, or -1
 }
 
-// The addresses end at headerEnd; a wrong bit after it does not change the destination.
+// headerEnd is the offset after the addresses of the IP header. A wrong bit from there on does not
+// change the destination.
 const headerEnd = 20
 
-// packet applies the fault to a packet of n bytes of a flow that is sent at now.
+// packet applies the fault to a packet of n bytes of a flow that is sent at now. It returns no
+// arrival for a lost packet and two for a duplicated one.
 func (s *shaper) packet(now time.Time, flow uint32, n int) (arrivals []arrival) {
 	f := &s.f
 	s.counters.Packets++

@@ -26,7 +26,7 @@ type Network struct {
 	wg       sync.WaitGroup
 }
 
-// A Port is a network namespace with a device of the network in it.
+// A Port is a network namespace with a TUN device that belongs to the Network.
 type Port struct {
 	net *Network
 	ns  *os.File
@@ -56,7 +56,7 @@ func (n *Network) Add(addr netip.Addr, mtu int, seed uint64) (*Port, error) {
 	p := &Port{net: n, addr: addr, wake: make(chan struct{}, 1), over: make(chan struct{})}
 	p.shaper.r = rand.New(rand.NewPCG(seed, uint64(len(n.ports))))
 	made := make(chan error, 1)
-	go func() { // the thread gets the new namespace, and ends with the goroutine
+	go func() { // the thread enters the new namespace, and ends with the goroutine
 		runtime.LockOSThread()
 		made <- p.open(mtu)
 	}()
@@ -75,7 +75,8 @@ func (n *Network) Add(addr netip.Addr, mtu int, seed uint64) (*Port, error) {
 	return p, nil
 }
 
-// open creates the namespace and the device, in a thread of its own.
+// open creates the namespace and the device. Its thread must be locked, and remains in the
+// namespace.
 func (p *Port) open(mtu int) (err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("a network namespace: %w", err)
@@ -101,7 +102,7 @@ func (p *Port) open(mtu int) (err error) {
 	return errors.Join(setFlags("lo", true), setNumber(unix.SIOCSIFMTU, mtu))
 }
 
-// setNumber sets a number of the device, in the thread's namespace.
+// setNumber sets a number of the device, such as its MTU, in the thread's namespace.
 func setNumber(request uint, n int) error {
 	return control(Device, request, func(r *unix.Ifreq) error { r.SetUint32(uint32(n)); return nil })
 }
@@ -139,8 +140,8 @@ func control(device string, request uint, set func(*unix.Ifreq) error) error {
 }
 
 // Do calls f in a thread in the namespace of the port: sockets and files of /proc/sys/net that f
-// opens, and processes that it starts, belong to that namespace. f must not do this in other
-// goroutines.
+// opens, and processes that it starts, belong to that namespace. Other goroutines that f starts do
+// not run in that namespace.
 func (p *Port) Do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -154,7 +155,7 @@ func (p *Port) Do(f func() error) error {
 	return <-done
 }
 
-// SetAddr gives the port another address. Packets for the old one are lost.
+// SetAddr gives the port another address. Packets for the old address are lost.
 func (p *Port) SetAddr(a netip.Addr) error {
 	mask := netip.AddrFrom4([4]byte{255, 255, 255, 0})
 	if err := p.Do(func() error {
@@ -185,7 +186,7 @@ func (p *Port) SetFault(f Fault) {
 	p.shaper.f = f
 }
 
-// Counters returns the counters of the packets that the port sent.
+// Counters returns the counters of the packets that the port's namespace has sent.
 func (p *Port) Counters() Counters {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
@@ -209,7 +210,7 @@ func (n *Network) Forget() {
 	n.tracker.forget()
 }
 
-// read reads the packets that the namespace sends.
+// read reads the packets that the namespace sends, until the port is closed.
 func (p *Port) read() {
 	buf := make([]byte, 64<<10)
 	for {
@@ -230,7 +231,7 @@ func (p *Port) read() {
 	}
 }
 
-// route decides about one packet.
+// route applies the fault to one packet and writes it, or queues it until it is due.
 func (p *Port) route(b []byte) {
 	if len(b) < headerEnd || b[0]>>4 != 4 {
 		return // IPv6 is not routed
@@ -241,7 +242,7 @@ func (p *Port) route(b []byte) {
 	n := p.net
 	n.mu.Lock()
 	to := n.to[dst]
-	if n.to[src] != p { // an old address of the port
+	if n.to[src] != p { // the source is a former address of the port
 		to = nil
 	}
 	var arrivals []arrival
@@ -284,7 +285,8 @@ func (p *Port) route(b []byte) {
 	}
 }
 
-// flow returns a number that differs between TCP connections of two addresses.
+// flow returns a number that differs between the TCP connections of two addresses, and 0 for other
+// packets.
 func flow(b []byte) uint32 {
 	if head := int(b[0]&15) * 4; b[9] == protocolTCP && len(b) >= head+4 {
 		return binary.BigEndian.Uint32(b[head:])
@@ -292,7 +294,7 @@ func flow(b []byte) uint32 {
 	return 0
 }
 
-// deliver writes packets when they are due.
+// deliver writes queued packets when they are due, until the port is closed.
 func (p *Port) deliver() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
@@ -323,7 +325,8 @@ func (p *Port) deliver() {
 	}
 }
 
-// A queue holds packets by their time of arrival, and in order of sending if that is equal.
+// A queue is a heap of packets by time of arrival. Packets of equal times are in the order of
+// sending.
 type queue struct {
 	all  []delayed
 	next uint64
@@ -355,7 +358,7 @@ func (p *Port) close() error {
 	return errors.Join(p.tun.Close(), p.ns.Close())
 }
 
-// Close ends the network. A namespace ends with the last process in it.
+// Close ends the network and closes its ports. A namespace ends with the last process in it.
 func (n *Network) Close() (err error) {
 	n.mu.Lock()
 	ports := n.ports

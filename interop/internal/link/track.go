@@ -10,7 +10,7 @@ type segment struct {
 	src, dst         netip.AddrPort
 	seq, ack         uint32
 	syn, rst, hasAck bool
-	length           int // of sequence space
+	length           int // number of sequence numbers that the segment takes
 }
 
 const (
@@ -18,7 +18,8 @@ const (
 	tcpLen      = 20
 )
 
-// parseTCP reads a packet; ok is false if it is not TCP.
+// parseTCP decodes a packet. ok is false if the packet is not TCP over IPv4, is incomplete, or is a
+// fragment other than the first.
 func parseTCP(p []byte) (s segment, ok bool) {
 	if len(p) < headerEnd+tcpLen || p[0]>>4 != 4 || p[9] != protocolTCP || binary.BigEndian.Uint16(p[6:])&0x1fff != 0 {
 		return s, false
@@ -96,8 +97,8 @@ func (t *tracker) key(s segment) [2]netip.AddrPort {
 	return [2]netip.AddrPort{s.dst, s.src}
 }
 
-// allow reports whether a packet may pass. If it may not, reset is the packet for its sender, or
-// nil.
+// allow reports whether packet p may pass. If it may not, reset is a packet that answers the sender
+// of p, or nil if p gets no answer.
 func (t *tracker) allow(p []byte) (pass bool, reset []byte) {
 	s, ok := parseTCP(p)
 	if !ok {

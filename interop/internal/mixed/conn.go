@@ -30,9 +30,9 @@ type Conn interface {
 type Node interface {
 	// Dial connects to an address that Listen returned.
 	Dial(ctx context.Context, address string, p Plan) (Conn, error)
-	// Listen accepts connections at HOST:PORT until ctx ends, and calls serve
-	// with each, in a goroutine of its own. It returns the address at once; wait
-	// returns when all calls of serve have.
+	// Listen accepts connections at HOST:PORT until ctx ends, and calls serve with each, in a
+	// separate goroutine. It returns the address at once; wait returns when all calls of serve have
+	// returned.
 	Listen(ctx context.Context, hostPort string, p Plan, serve func(Conn)) (address string, wait func(), err error)
 	// Regions returns the number of registered memory regions.
 	Regions() int
@@ -41,16 +41,16 @@ type Node interface {
 
 // Settings of a node.
 type Settings struct {
-	WrapConn func(net.Conn) net.Conn // around each TCP connection, nil for none
-	Fabric   string                  // of fcvi: a fabric to join as Host
+	WrapConn func(net.Conn) net.Conn // wraps each TCP connection, if not nil
+	Fabric   string                  // fcvi only: address of a fabric to join with host address Host
 	Host     string
-	// Patience replaces the time limits of set-ups, for busy machines; 0 keeps the limits.
+	// Patience replaces the transports' time limits of a set-up, for busy machines; 0 keeps them.
 	Patience  time.Duration
 	KeepAlive time.Duration // period of TCP's keepalive, 0 leaves the default
 	Logger    *slog.Logger
 }
 
-// grace is how long a request waits if it arrives between two waits of a busy listener.
+// grace is how long a connection request is held that arrives between two waits of a busy listener.
 const grace = time.Second
 
 // Open makes a node of a transport.

@@ -8,7 +8,7 @@ import (
 	"viaduct/samehost"
 )
 
-// An iwarpNode shares one device among its streams, which counts their regions.
+// An iwarpNode shares one device among its streams. The device counts the regions of all streams.
 type iwarpNode struct {
 	s      Settings
 	device *iwarp.Device
@@ -63,7 +63,7 @@ func (n *iwarpNode) Listen(ctx context.Context, hostPort string, p Plan, serve f
 				r.Reject(nil)
 				continue
 			}
-			if _, err := r.Accept(nil); err != nil { // the caller has gone
+			if _, err := r.Accept(nil); err != nil { // the peer has given up
 				v.mr.Close()
 				continue
 			}
@@ -111,8 +111,8 @@ func (v *qp) waitSend(ctx context.Context) (completion, bool) {
 	return v.completion(c), true
 }
 
-// waitRecv ends the stream if the peer has ended its direction: missing messages will not arrive
-// then.
+// waitRecv waits for the next completion of the receive queue. It ends the stream if the peer has
+// ended its direction, because missing messages will not arrive then.
 func (v *qp) waitRecv(ctx context.Context) (completion, bool) {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -16,8 +16,8 @@ import (
 	"viaduct/samehost"
 )
 
-// verbs is the interface of the traffic to a queue pair: one region of memory, given at the start,
-// and requests with numbers.
+// verbs is the interface of the traffic to a queue pair: one region of memory, which exists from
+// the start, and requests with numbers. off and n name bytes of that region.
 type verbs interface {
 	// region returns the memory's address and handle for the peer.
 	region() place
@@ -26,10 +26,10 @@ type verbs interface {
 	postRead(id uint64, off, n int, from place) error
 	postRecv(id uint64, off, n int) error
 	// waitSend and waitRecv wait for the next completion of a queue; ok is false if ctx ends first,
-	// or if no more can follow.
+	// or if no completion can follow.
 	waitSend(ctx context.Context) (c completion, ok bool)
 	waitRecv(ctx context.Context) (c completion, ok bool)
-	// close ends the connection in order, abort at once. Either may follow the
+	// close ends the connection in order, abort ends it at once. Each may be called after the
 	// other.
 	close() error
 	abort()
@@ -53,8 +53,8 @@ type completion struct {
 	err error
 }
 
-// A message begins with its kind, three zero bytes, the number of its operation
-// (8) and a length (4).
+// A message begins with its kind (one byte), three zero bytes, the number of its operation (8) and
+// a length (4).
 const headerLen = 16
 
 const (
@@ -80,12 +80,12 @@ type message struct {
 	v       verbs
 	mem     []byte
 
-	slot, acks, recvs                               int // bytes of a slot, and their numbers
+	slot, acks, recvs                               int // slot: bytes of a slot; acks and recvs: numbers of slots
 	outAt, inAt, readAt, ackAt, exposedAt, receives int
 
-	post     sync.Mutex // order of the send queue
+	post     sync.Mutex // locked while a request is posted and added to inFlight
 	sendID   uint64
-	inFlight chan request // in posting order
+	inFlight chan request // posted requests that have not completed, in posting order
 
 	recvPosted, recvDone uint64 // used only by the receiving goroutine
 
@@ -95,15 +95,15 @@ type message struct {
 	peer    place
 	greeted chan struct{}
 
-	last    atomic.Uint64         // number of our kindFin, once it is sent
+	last    atomic.Uint64         // number of our kindFin; 0 before it is sent
 	failure atomic.Pointer[error] // the first failure of a post or a completion
 
-	stopped chan struct{} // closed with cause set
+	stopped chan struct{} // closed when the connection fails, after cause is set
 	once    sync.Once
 	cause   error
 
 	t     Tally
-	count sync.Mutex // of t
+	count sync.Mutex // guards t
 }
 
 // A request is one request posted to the send queue.
@@ -158,7 +158,7 @@ func (m *message) repost() error {
 }
 
 // again posts the next receive during a connection. A failure means that the peer has closed. All
-// its messages have arrived then, so no more receives are needed.
+// messages of the peer have arrived then, so no more receives are needed.
 func (m *message) again() {
 	if err := m.repost(); err != nil {
 		m.failure.CompareAndSwap(nil, &err)
@@ -171,8 +171,8 @@ func (m *message) add(n *uint64, by int) {
 	m.count.Unlock()
 }
 
-// fail ends the connection at once. It records the first reason; a broken promise replaces any
-// other reason.
+// fail ends the connection at once, and records err as the cause. Later calls have no effect. Run
+// returns a broken promise, if there is one, instead of the cause.
 func (m *message) fail(err error) {
 	m.once.Do(func() {
 		m.cause = err
@@ -188,7 +188,7 @@ func (m *message) Run(ctx context.Context) (Tally, error) {
 	defer quit()
 	flush, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { // the limit of the flush
+	go func() { // limits the time in which requests must complete after a failure
 		select {
 		case <-m.stopped:
 			if sleep(flush, flushLimit) == nil {
@@ -238,8 +238,7 @@ func (m *message) Run(ctx context.Context) (Tally, error) {
 	return m.t, nil
 }
 
-// request posts to the send queue; done is called with its result, by the
-// goroutine that reaps.
+// request posts a request to the send queue. The goroutine of reap calls done with the result.
 func (m *message) request(post func(id uint64) error, done func(error)) error {
 	m.post.Lock()
 	defer m.post.Unlock()
@@ -252,9 +251,9 @@ func (m *message) request(post func(id uint64) error, done func(error)) error {
 	return nil
 }
 
-// reap takes the completions of the send queue. Each must belong to the oldest request. A failed
-// request ends nothing here: the receives report the end of the connection, after the messages that
-// arrived before it. One of these may be the last message of the peer, which closes as soon as it
+// reap takes the completions of the send queue, each of which must belong to the oldest request. A
+// failed request does not end the connection: the receives report the end, after the messages that
+// arrived before it. Among these may be the last message of the peer, which closes as soon as it
 // has ours.
 func (m *message) reap(flush context.Context) (promise error) {
 	for r := range m.inFlight {
@@ -281,8 +280,8 @@ func (m *message) reap(flush context.Context) (promise error) {
 	return promise
 }
 
-// leftover takes the completions at the end of the connection: the remaining receives, and no
-// others.
+// leftover takes the completions of the remaining receives at the end of the connection. Any other
+// completion breaks a promise.
 func (m *message) leftover(flush context.Context) error {
 	flush, cancel := context.WithTimeout(flush, flushLimit)
 	defer cancel()
@@ -317,7 +316,7 @@ func header(b []byte, kind byte, op uint64, n int) {
 	binary.BigEndian.PutUint32(b[12:], uint32(n))
 }
 
-// wait waits for one of the channels of the connection.
+// wait waits for a value of ch. It returns the cause if the connection fails first.
 func wait[T any](m *message, ch <-chan T) (v T, err error) {
 	select {
 	case v = <-ch:
@@ -327,7 +326,7 @@ func wait[T any](m *message, ch <-chan T) (v T, err error) {
 	}
 }
 
-// send is the sending half.
+// send is the sending half of Run. It sends until the plan is over, then kindFin.
 func (m *message) send(ctx context.Context) error {
 	lengths := source(m.p, m.dialled, useLengths)
 	here := m.v.region()
@@ -336,7 +335,8 @@ func (m *message) send(ctx context.Context) error {
 		return off, m.mem[off:][:m.slot]
 	}
 
-	// Outstanding operations by slot, and in order for the peer's acknowledgements.
+	// left counts the requests and acknowledgements that a slot waits for; byOp has the slot of
+	// each operation that the peer must acknowledge.
 	var mu sync.Mutex
 	left := make([]int, m.p.Window)
 	byOp := map[uint64]int{}
@@ -428,7 +428,7 @@ func (m *message) send(ctx context.Context) error {
 				return err
 			}
 			continue
-		case 1: // a Write, and a message about it
+		case 1: // a Write, and a Send that announces it
 			fill(source(m.p, m.dialled, usePayload+op), b[headerLen:][:n])
 			sum.Write(b[headerLen:][:n])
 			header(b, kindWrote, op, n|slot<<24)
@@ -454,7 +454,7 @@ func (m *message) send(ctx context.Context) error {
 		m.add(&m.t.SentBytes, n)
 		op++
 	}
-	for range m.p.Window { // until everything is verified
+	for range m.p.Window { // waits until the peer has verified every operation
 		if slot, err = wait(m, m.freeSlots); err != nil {
 			return err
 		}
@@ -471,7 +471,7 @@ func (m *message) send(ctx context.Context) error {
 	return err
 }
 
-// sleep waits for d or for the end of the connection.
+// sleep waits for d, or until the connection fails, as it does when ctx ends.
 func (m *message) sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return context.Cause(ctx)
@@ -508,15 +508,15 @@ func (m *message) read(slot int, lengths *rand.Rand, n int, begin func(int, int,
 	})
 }
 
-// receive is the receiving half. It returns only broken promises; any other error is passed to
-// fail.
+// receive is the receiving half of Run. It returns only broken promises, and passes any other error
+// to fail.
 func (m *message) receive(flush context.Context) (promise error) {
 	in := &inbox{sum: newDigest()}
 	for !in.theirs || !in.ours {
 		c, ok := m.v.waitRecv(flush)
 		if !ok {
 			select {
-			case <-m.stopped: // leftover checks the remaining ones
+			case <-m.stopped: // leftover checks the remaining receives
 				return nil
 			default:
 			}
@@ -533,7 +533,7 @@ func (m *message) receive(flush context.Context) (promise error) {
 		if c.err != nil {
 			m.add(&m.t.Failed, 1)
 			if e := m.failure.Load(); e != nil {
-				c.err = *e // what came first
+				c.err = *e // the failure that was recorded first
 			}
 			m.fail(c.err)
 			return nil
@@ -554,13 +554,13 @@ func (m *message) receive(flush context.Context) (promise error) {
 // An inbox is the state of the receiving half.
 type inbox struct {
 	sum  hash.Hash
-	next uint64 // operation of the peer
-	// theirs: the peer has sent its kindFin; ours: it has acknowledged ours.
+	next uint64 // number of the peer's next operation
+	// theirs: the peer has sent its kindFin. ours: the peer has acknowledged our kindFin.
 	theirs, ours bool
 }
 
-// handle acts on one message. It posts the receive again before it sends the answer, because the
-// answer lets the peer send more.
+// handle verifies and answers one message. It reposts the receive before it sends the answer,
+// because the answer lets the peer send more.
 func (m *message) handle(b []byte, in *inbox) error {
 	if len(b) < headerLen {
 		return broken("a message of %d bytes", len(b))

@@ -15,14 +15,14 @@ type Plan struct {
 	Seed     uint64        // determines the sent bytes
 	For      time.Duration // how long each end sends
 	Rate     int           // largest rate of each end in bytes a second, without headers; 0 means no limit
-	MaxBytes int           // of one message or write, at least 1
+	MaxBytes int           // maximum length of a message or write, at least 1
 	Window   int           // messages in progress, at least 1; ignored for streams
 	Idle     time.Duration // length of a pause of both ends in the middle of For
 }
 
 // A Tally holds the counts of one end.
 type Tally struct {
-	SentBytes, ReceivedBytes  uint64 // payload verified by the other end, and by this one
+	SentBytes, ReceivedBytes  uint64 // payload verified by the other end, and by this end
 	Sends, Writes, Reads      uint64 // verified operations
 	Posted, Completed, Failed uint64 // requests on both queues; Failed counts completions with an error
 	Digest                    string // SHA-256 of the received bytes, in hex, if the connection ended in order
@@ -56,7 +56,7 @@ const (
 	usePayload // plus the number of the operation
 )
 
-// fill fills b with bytes of r.
+// fill fills b with random bytes of r.
 func fill(r *rand.Rand, b []byte) {
 	for len(b) >= 8 {
 		v := r.Uint64()
@@ -70,7 +70,7 @@ func fill(r *rand.Rand, b []byte) {
 	}
 }
 
-// length draws the length of a message: short ones are as frequent as long ones.
+// length returns a random length from 1 to most. At least half of the lengths are at most 256.
 func length(r *rand.Rand, most int) int {
 	if r.IntN(2) == 0 {
 		return 1 + r.IntN(min(most, 256))
@@ -85,7 +85,8 @@ type pace struct {
 	sent  int
 }
 
-// delay returns how long to wait before sending n more bytes.
+// delay returns how long to wait before sending n more bytes, and counts them as sent. The result
+// is not positive if no wait is needed.
 func (p *pace) delay(now time.Time, n int) time.Duration {
 	if p.rate == 0 {
 		return 0

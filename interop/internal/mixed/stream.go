@@ -14,7 +14,8 @@ import (
 )
 
 // A stream runs a plan over a net.Conn. Each write is a length of four bytes, followed by that many
-// bytes of the source. At the end come a length of 0, the SHA-256 of all bytes, and a half-close.
+// bytes of the source. The last write is followed by a length of 0, the SHA-256 of all bytes, and a
+// half-close.
 type stream struct {
 	c     net.Conn
 	abort func()
@@ -32,7 +33,7 @@ func (s *stream) Run(ctx context.Context, p Plan, dialled bool) (t Tally, err er
 	}
 	e := <-sent
 	if err == nil || errors.Is(e, ErrBroken) || e != nil && errors.Is(err, errEarlyEnd) {
-		err = e // a socket reports a failure once, but an end at every call
+		err = e // the sender's error says more: a socket reports a failure to one call only, but an end to every call
 	}
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
@@ -120,8 +121,7 @@ func (s *stream) receive(p Plan, dialled bool, t *Tally) error {
 	return nil
 }
 
-// early replaces io.EOF in the middle of the stream by an error of its own, because an orderly end
-// there hides a loss.
+// early replaces an end of stream, in the middle of the plan, by errEarlyEnd.
 func early(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return errEarlyEnd

@@ -9,8 +9,8 @@ import (
 	"viaduct/sdp"
 )
 
-// accept serves what accept returns until it fails, and returns a function that
-// waits for the end of all.
+// accept calls serve, in goroutines, with the connections that next returns, until next fails. When
+// ctx ends it closes l. wait returns when all these goroutines have ended.
 func accept(ctx context.Context, l interface{ Close() error }, next func() (Conn, error), serve func(Conn)) (wait func()) {
 	var all sync.WaitGroup
 	stop := context.AfterFunc(ctx, func() { l.Close() })

@@ -13,7 +13,7 @@ import (
 	"viaduct/vi"
 )
 
-// service is the discriminator of listeners.
+// service is the discriminator at which nodes listen.
 const service = "mixed"
 
 // A viNode has one NIC that listens and one that dials, each opened on demand.
@@ -31,7 +31,7 @@ func (n *viNode) nic(listen string) (*vi.NIC, error) {
 	if err != nil {
 		return nil, err
 	}
-	nic.ErrorCallback(func(vi.ErrorDescriptor) {}) // the descriptors tell
+	nic.ErrorCallback(func(vi.ErrorDescriptor) {}) // errors are taken from the descriptors
 	n.mu.Lock()
 	n.all = append(n.all, nic)
 	n.mu.Unlock()
@@ -109,7 +109,7 @@ func (n *viNode) Dial(ctx context.Context, address string, p Plan) (Conn, error)
 	return m, nil
 }
 
-// accepts is the number of concurrent waits for requests.
+// accepts is the number of concurrent waits for connection requests.
 const accepts = 16
 
 func (n *viNode) Listen(ctx context.Context, hostPort string, p Plan, serve func(Conn)) (string, func(), error) {
@@ -175,7 +175,8 @@ func (v *vis) postRecv(id uint64, off, n int) error {
 	return v.v.PostRecv(d)
 }
 
-// result converts the result of SendWait or RecvWait to a completion.
+// result converts the result of SendWait or RecvWait to a completion. It returns false without a
+// descriptor.
 func result(d *vi.Descriptor, err error) (completion, bool) {
 	if d == nil {
 		return completion{}, false

@@ -11,7 +11,7 @@ import (
 // stream.
 const maxControl = keysLen
 
-// A control is our end of the control stream. Each end posts one receive at a time.
+// A control is our end of the control stream. It has at most one posted receive, as the tools do.
 type control struct {
 	q      *iwarp.QueuePair
 	client bool
@@ -25,7 +25,7 @@ func (c *control) prepare(q *iwarp.QueuePair) error {
 	return c.arm()
 }
 
-// arm posts the next receive. There is none if the peer has closed.
+// arm posts the next receive. If the peer has closed, arm sets ended instead.
 func (c *control) arm() error {
 	err := c.q.PostRecv(iwarp.RecvWR{SG: []iwarp.SGE{iwarp.Buf(c.in[:])}})
 	if c.ended = errors.Is(err, iwarp.ErrPeerClosed); c.ended {
@@ -77,7 +77,8 @@ func (c *control) receive(ctx context.Context) ([]byte, error) {
 	return b, why(c.q, c.arm())
 }
 
-// why replaces the error of a request by that of its stream, if it has one.
+// why returns the error of the stream q instead of err, the error of a request, if the stream has
+// ended with one.
 func why(q *iwarp.QueuePair, err error) error {
 	if err == nil {
 		return nil

@@ -34,8 +34,7 @@
 //
 //	res, err := perftest.Dial(ctx, "192.0.2.1:18515", nil, opt)
 //
-// Size and count must be the same at both ends, because the exchange does not carry them before the
-// end.
+// Size and count must be the same at both ends, because the exchange carries them only at the end.
 //
 // # Contents
 //

@@ -12,14 +12,14 @@ import (
 //	r[i] = r[i-3] + r[i-31]  (mod 2^32)
 //
 // The bit that is shifted out may carry into the sum, so that each byte is the sum of the bytes 3
-// and 31 before it, or one more. A wrong or misplaced byte breaks that with a chance of 254 in 256,
-// and in three places.
+// and 31 before it, or one more. A wrong or misplaced byte breaks this rule with a chance of 254 in
+// 256, and for three sums.
 const (
 	lagShort = 3
 	lagLong  = 31
 )
 
-// fillRandom fills b with bytes that pass checkRandom, from a seed of its own.
+// fillRandom fills b with random bytes that pass checkRandom.
 func fillRandom(b []byte) {
 	var r [lagLong]uint32
 	for i := range r {
@@ -44,20 +44,20 @@ func checkRandom(b []byte) int {
 	return -1
 }
 
-// A layout determines the offsets of messages in a buffer. Small messages use a cycle of slots,
-// each of whole cache lines; large ones all use offset 0.
+// A layout determines the offsets of messages in a buffer. Small messages use slots of whole cache
+// lines in turn; large messages all use offset 0.
 type layout struct {
-	size  int // of a message
-	cycle int // of the slots, bytes
-	line  int // cache line, bytes
+	size  int // bytes of a message
+	cycle int // bytes of all slots together
+	line  int // bytes of a cache line
 }
 
-// stride returns the distance of two slots.
+// stride returns the distance of two slots in bytes.
 func (l layout) stride() int {
 	return max(l.line, (l.size+l.line-1)/l.line*l.line)
 }
 
-// slots returns the number of slots.
+// slots returns the number of slots, 1 for large messages.
 func (l layout) slots() int {
 	if l.size > l.cycle/2 {
 		return 1
@@ -68,19 +68,20 @@ func (l layout) slots() int {
 // offset returns the offset of message i.
 func (l layout) offset(i int) int { return i % l.slots() * l.stride() }
 
-// span returns the length of a buffer in one direction.
+// span returns the length in bytes of a buffer for one direction.
 func (l layout) span() int { return max(l.size, l.cycle) }
 
-// An image is the reconstructed source buffer of received messages, as far as they cover it.
+// An image is the part of the sender's buffer that the received messages cover.
 type image struct {
 	layout
 	b    []byte
-	seen int // slots
+	seen int // number of slots seen
 }
 
 func newImage(l layout) *image { return &image{layout: l, b: make([]byte, l.span())} }
 
-// add adds message i, in order: if its slot was seen before, the bytes must be the same.
+// add adds message i. Messages are added in order. If the slot of the message was seen before, the
+// bytes must be the same.
 func (m *image) add(i int, msg []byte) error {
 	at := m.b[m.offset(i):][:m.size]
 	if i < m.slots() {
@@ -98,7 +99,8 @@ func (m *image) add(i int, msg []byte) error {
 	return nil
 }
 
-// check checks the slots seen: together if they are adjacent, else each alone.
+// check checks the bytes of the slots seen by the rule of checkRandom: together if the slots are
+// adjacent, otherwise each slot alone.
 func (m *image) check() error {
 	runs, length := m.seen, m.size
 	if m.stride() == m.size {

@@ -68,10 +68,10 @@ type Options struct {
 	Depth  int  // client: messages in flight, option -t; 0 means DefaultDepth
 	Verify bool // check received contents: server of Writes and Sends, client of Reads
 
-	// Settle, if set, is called by the client of Writes once TCP has all of them, and before the
-	// client reports to the server that it is done. The server of the tools then closes without
-	// waiting for Writes in flight. On Linux the client waits for TCP's acknowledgement, which is
-	// enough if it comes from the server's host, but not if a device in between acknowledges.
+	// Settle, if set, is called by the client of Writes after TCP has accepted all Writes, and
+	// before the client reports to the server that it is done. The server of the tools then closes
+	// without waiting for Writes in flight. On Linux the client waits for TCP's acknowledgement,
+	// which is not enough if a device before the server's host sends it.
 	Settle func(context.Context) error
 }
 
@@ -110,7 +110,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// receives returns the depth of the server's receive queue, an even number that both sides assume.
+// receives returns the depth of the server's receive queue, which is even. Both sides calculate it.
 func (o *Options) receives() int {
 	n := min(receives, o.Count)
 	return n + n%2
@@ -131,7 +131,7 @@ type Result struct {
 // Bytes returns the number of transferred bytes.
 func (r *Result) Bytes() uint64 { return uint64(r.Size) * uint64(r.Count) }
 
-// report returns the report of a client.
+// report returns r as the report of a client.
 func (r *Result) report() Report {
 	s := max(r.Elapsed, time.Nanosecond).Seconds()
 	return Report{Size: uint64(r.Size), Count: uint64(r.Count), Average: float64(r.Bytes()) / (1 << 20) / s, Rate: float64(r.Count) / 1e6 / s}
@@ -188,15 +188,16 @@ func dial(ctx context.Context, connect func(context.Context) (net.Conn, error), 
 	return iwarp.Client(ctx, nc, cfg)
 }
 
-// The server of the tools starts to listen for the second stream only after it has announced it, so
-// their client tries again ten times, with this pause.
+// The server of the tools announces the second stream before it listens for it. So their client
+// tries ten times; ours tries redials times, with pauses of redialPause.
 const (
 	redials     = 20
 	redialPause = 100 * time.Millisecond
 )
 
-// redial connects, and again if the peer does not listen yet. On a forwarded port a missing
-// listener shows as a connection that ends during start-up.
+// redial connects, and tries again if the peer does not listen yet. On a forwarded port a missing
+// listener appears as a connection that ends during start-up, so that counts too. A rejection ends
+// the attempts.
 func redial(ctx context.Context, connect func(context.Context) (net.Conn, error), cfg *iwarp.Config) (*iwarp.QueuePair, error) {
 	for n := 1; ; n++ {
 		q, err := dial(ctx, connect, cfg)
@@ -248,8 +249,8 @@ type session struct {
 	own     keys
 }
 
-// Page and cache line of ordinary processors, which the tools report. The larger value of both
-// sides applies.
+// Page and cache line of ordinary processors in bytes, which each side reports. The larger value of
+// both sides applies.
 const (
 	cycleBuffer = 4096
 	cacheLine   = 64
@@ -321,7 +322,7 @@ func (s *session) run(ctx context.Context, q *iwarp.QueuePair, connect func() (*
 	return res, w.verify(res)
 }
 
-// greet exchanges the messages before the keys.
+// greet exchanges version, buffer, cache line and MTU.
 func (s *session) greet(ctx context.Context) error {
 	b, err := s.control.exchange(ctx, appendVersion(nil, exchangeVersion))
 	if err != nil {
@@ -353,7 +354,7 @@ func (s *session) greet(ctx context.Context) error {
 	return err
 }
 
-// sync exchanges keys, which is also how both wait for each other.
+// sync exchanges keys, so that both sides also wait for each other.
 func (s *session) sync(ctx context.Context, own keys) error {
 	b, err := s.control.exchange(ctx, own.append(nil))
 	if err != nil {
@@ -363,7 +364,7 @@ func (s *session) sync(ctx context.Context, own keys) error {
 	return err
 }
 
-// describe sets our keys.
+// describe sets our keys, with the address of m if m is not nil.
 func (s *session) describe(m *iwarp.MemoryRegion) error {
 	s.own = keys{outReads: 1, qpn: 2}
 	if s.opt.Test == ReadBW {
@@ -410,9 +411,9 @@ func (s *session) reports(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// part closes the data stream in order, the client first. Once the client has closed, everything
-// that it sent on the stream has arrived; no message on the other stream proves that. Some stacks
-// drop unsent data if the server closes first.
+// part closes the data stream in order, the client first. The client's close proves that all its
+// messages on the data stream have arrived, which no message on the control stream does. Some
+// stacks drop unsent data if the server closes first.
 func (s *session) part(ctx context.Context) error {
 	if s.client {
 		s.data.CloseWrite()

@@ -17,7 +17,7 @@ const (
 	keysLen    = 56
 	numberLen  = 8
 
-	creditLen = 4 // of the count of received messages, an RDMA Write
+	creditLen = 4 // length of the count of received messages, which is an RDMA Write
 )
 
 // exchangeVersion is the version of Debian's perftest 4.5. Like the original, this package refuses
@@ -52,8 +52,7 @@ func lengthError(what string, b []byte, want int) error {
 	return fmt.Errorf("perftest: %s of %d bytes, want %d", what, len(b), want)
 }
 
-// parseWord reads one of the two numbers about the layout of the buffers, which must be from lo to
-// hi.
+// parseWord decodes the buffer or the cache line, a number that must be from lo to hi.
 func parseWord(what string, b []byte, lo, hi uint32) (int, error) {
 	if len(b) != wordLen {
 		return 0, lengthError(what, b, wordLen)
@@ -66,13 +65,13 @@ func parseWord(what string, b []byte, lo, hi uint32) (int, error) {
 }
 
 // An mtu is the path MTU in the numbering of verbs: 1 means 256 bytes, 5 means 4096. iWARP does not
-// use it; the driver of a software adapter reports 3.
+// use the path MTU; the driver of Linux's software adapter reports 3.
 type mtu uint8
 
 // defaultMTU is 1024 bytes.
 const defaultMTU mtu = 3
 
-// append appends the digit and the final zero.
+// append appends m as a digit, and a zero byte.
 func (m mtu) append(b []byte) []byte { return append(b, '0'+byte(m), 0) }
 
 func parseMTU(b []byte) (mtu, error) {
@@ -86,7 +85,7 @@ func parseMTU(b []byte) (mtu, error) {
 }
 
 // keys describe one side's end of the data stream. Most fields belong to other transports. Both
-// sides also exchange the message, often all zero, to wait for each other.
+// sides also exchange keys, often all zero, to wait for each other.
 //
 //	+--------+---------+-------+-------+--------+--------+
 //	| lid  4 | reads 4 | qpn 4 | psn 4 | rkey 4 | hole 4 |
@@ -97,7 +96,7 @@ func parseMTU(b []byte) (mtu, error) {
 // followed by srqn 4 and gid index 4. The hole is not initialised.
 type keys struct {
 	lid      uint32
-	outReads uint32 // Reads that may be outstanding
+	outReads uint32 // number of Reads that may be outstanding
 	qpn, psn uint32
 	rkey     uint32 // STag
 	vaddr    uint64 // tagged offset
@@ -160,5 +159,5 @@ func parseNumber(b []byte) (uint64, error) {
 	return binary.BigEndian.Uint64(b), nil
 }
 
-// errEnded is the error of a peer that closes too early.
+// errEnded reports that the peer has closed too early.
 var errEnded = fmt.Errorf("perftest: the peer closed before the end: %w", io.ErrUnexpectedEOF)

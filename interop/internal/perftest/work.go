@@ -12,7 +12,7 @@ import (
 
 // A worker is one role of one test on the data stream.
 type worker interface {
-	// region is the memory that the peer may touch, nil if there is none.
+	// region returns the memory that the peer may access, or nil if there is none.
 	region() *iwarp.MemoryRegion
 	// work moves the messages, or does nothing if the peer moves them.
 	work(context.Context, *Result) error
@@ -36,8 +36,8 @@ func (s *session) worker() (worker, error) {
 // A mover is the client of Writes and Reads.
 type mover struct {
 	*session
-	mem   []byte // a layout for Writes, a buffer for each request in flight for Reads
-	image *image // what was read
+	mem   []byte // Writes: the source buffer; Reads: a buffer for each request in flight
+	image *image // what was read; nil for Writes
 }
 
 func newMover(s *session) (*mover, error) {
@@ -106,8 +106,8 @@ func (m *mover) work(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// settle waits until TCP has acknowledged all Writes. On an adapter, their completion means the
-// same.
+// settle waits until TCP has acknowledged all Writes. It returns at once if the stream has no
+// socket of ours, because the completion of a Write on an adapter means the same.
 func (m *mover) settle(ctx context.Context) error {
 	for {
 		n, ok := unacknowledged(m.data)
@@ -131,7 +131,7 @@ func (m *mover) verify(*Result) error {
 	return nil
 }
 
-// A target is the server of Writes and Reads: it only provides memory.
+// A target is the server of Writes and Reads, which only provides memory.
 type target struct {
 	*session
 	mr *iwarp.MemoryRegion
@@ -164,7 +164,7 @@ func (t *target) close()                              { t.mr.Close() }
 
 func (t *target) verify(res *Result) error {
 	mem := t.mr.Bytes()
-	t.mr.Close() // no Write follows
+	t.mr.Close() // no Write of the peer can follow
 	st := t.data.Stats()
 	got := st.PlacedBytes
 	if t.opt.Test == ReadBW {
@@ -223,7 +223,7 @@ func (w *sender) verify(*Result) error        { return nil }
 //go:noinline
 func peek(word []byte) uint32 { return binary.LittleEndian.Uint32(word) }
 
-// room returns how many more messages may be sent after n.
+// room returns how many messages may be sent after the first n.
 func (w *sender) room(n int) (int, error) {
 	got := peek(w.word)
 	if int64(got) > int64(n) {
@@ -265,8 +265,8 @@ func (w *sender) work(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// await waits until there is room. It polls, because a Write of the peer completes nothing on this
-// side.
+// await waits until a message may be sent. It polls, because a Write of the peer causes no
+// completion on this side.
 func (w *sender) await(ctx context.Context, posted int) error {
 	for {
 		if room, err := w.room(posted); err != nil || room > 0 {
@@ -288,7 +288,7 @@ func (w *sender) await(ctx context.Context, posted int) error {
 type receiver struct {
 	*session
 	bufs  [][]byte
-	cred  *iwarp.MemoryRegion // named in our keys; the tools register one at both ends
+	cred  *iwarp.MemoryRegion // memory named in our keys, because the tools register such memory at both ends
 	image *image
 }
 

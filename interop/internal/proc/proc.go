@@ -23,11 +23,11 @@ type Process struct {
 	err   error // result of Wait
 
 	mu    sync.Mutex
-	out   bytes.Buffer  // guarded by mu; both streams
+	out   bytes.Buffer  // guarded by mu; standard output and standard error
 	wrote chan struct{} // guarded by mu; closed by the next output
 }
 
-// Start starts a program. It is killed when ctx ends.
+// Start starts a program, which is killed when ctx ends.
 func Start(ctx context.Context, bin string, args ...string) (*Process, error) {
 	p := &Process{cmd: exec.CommandContext(ctx, bin, args...), ended: make(chan struct{}), wrote: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = (*output)(p), (*output)(p)
@@ -52,7 +52,8 @@ func (p *output) Write(b []byte) (int, error) {
 	return p.out.Write(b)
 }
 
-// Output returns the output so far on both streams, and a channel that is closed by further output.
+// Output returns the output so far on both streams, and a channel that is closed when more output
+// arrives.
 func (p *Process) Output() (string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +62,8 @@ func (p *Process) Output() (string, <-chan struct{}) {
 
 func (p *Process) String() string { return strings.Join(p.cmd.Args[1:], " ") }
 
-// Says waits until the output contains text at least n times.
+// Says waits until the output contains text at least n times. It returns an error if the process
+// ends first, or after Patience.
 func (p *Process) Says(text string, n int) error {
 	for limit := time.After(Patience); ; {
 		out, more := p.Output()
@@ -81,7 +83,7 @@ func (p *Process) Says(text string, n int) error {
 	}
 }
 
-// Listening waits until a server listens, and returns its first address.
+// Listening waits until a server reports that it listens, and returns the first reported address.
 func (p *Process) Listening() (url string, err error) {
 	if err := p.Says("listening ", 1); err != nil {
 		return "", err
@@ -100,7 +102,7 @@ func (p *Process) Listening() (url string, err error) {
 	}
 }
 
-// Wait waits until the process ends, for at most d. A status other than 0 is an error.
+// Wait waits until the process ends, and kills it after d. A status other than 0 is an error.
 func (p *Process) Wait(d time.Duration) error {
 	select {
 	case <-p.ended:
