@@ -13,8 +13,8 @@ const Version = 1
 // MaxMessage is the maximum length of a message in bytes. [DDP-5.2-2] [DDP-1.2-2]
 const MaxMessage = 1<<32 - 1
 
-// The DDP control octet. Reserved bits are sent as zero and ignored on receipt. [DDP-4.1-8]
-// [DDP-4.1-9] [I-30]
+// These constants describe the DDP control octet. Reserved bits are sent as zero and ignored on
+// receipt. [DDP-4.1-8] [DDP-4.1-9] [I-30]
 //
 //	 0 1 2 3 4 5 6 7
 //	+-+-+-------+---+
@@ -41,7 +41,7 @@ func IsTagged(c byte) bool { return c&ctrlTagged != 0 }
 // message. [DDP-4.1-3]
 func IsLast(c byte) bool { return c&ctrlLast != 0 }
 
-// HeaderLen returns the header length of a segment whose control octet is c.
+// HeaderLen returns the header length in bytes of a segment whose control octet is c.
 func HeaderLen(c byte) int {
 	if IsTagged(c) {
 		return TaggedLen

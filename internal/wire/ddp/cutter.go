@@ -39,7 +39,8 @@ func (c *Cutter) Next() (off uint64, n int, last, ok bool) {
 // length of a segment that is not the last.
 func (c *Cutter) Rest() (off, n uint64, room int) { return c.off, c.left, int(c.room) }
 
-// Segments returns the number of segments a message of n bytes takes.
+// Segments returns the number of segments that a message of n bytes takes. The other arguments are
+// those of NewCutter.
 func Segments(n uint64, mulpdu, header int) uint64 {
 	room := uint64(mulpdu - header)
 	return max(1, (n+room-1)/room)

@@ -34,7 +34,8 @@ func (t ErrorType) String() string {
 // A Fault is the error of a received segment, or OK.
 type Fault uint8
 
-// These are the faults. Each has its numbers in the table of RFC 5041. [DDP-7.2-1]
+// These are the faults. The numbers are the error type and code in the table of RFC 5041.
+// [DDP-7.2-1]
 const (
 	OK                 Fault = iota
 	Catastrophic             // 0/00

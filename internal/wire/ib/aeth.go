@@ -22,14 +22,14 @@ type Syndrome uint8
 // A SyndromeType is the type of a Syndrome.
 type SyndromeType uint8
 
-// The types. Others are reserved.
+// These are the types of a Syndrome. Other values are reserved.
 const (
 	TypeACK SyndromeType = 0 // the lower bits are flow control credits
 	TypeRNR SyndromeType = 1 // receiver not ready; the lower bits are a timer
 	TypeNAK SyndromeType = 3 // the lower bits are a code
 )
 
-// The syndromes of NAKs, and of an ACK without flow control. [ROCE-OP-13]
+// These are the syndromes of NAKs, and of an ACK without flow control. [ROCE-OP-13]
 const (
 	ACK               Syndrome = 0x1f
 	NAKSequence       Syndrome = 0x60 // a packet is missing

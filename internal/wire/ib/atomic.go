@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// Lengths in bytes of the headers of atomic operations. [ROCE-OP-6] [ROCE-OP-7]
+// These are the lengths in bytes of the headers of atomic operations. [ROCE-OP-6] [ROCE-OP-7]
 const (
 	AtomicETHLen    = 28
 	AtomicAckETHLen = 8

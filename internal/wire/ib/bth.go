@@ -8,7 +8,7 @@ import (
 // BTHLen is the length in bytes of a base transport header. [ROCE-BTH-1]
 const BTHLen = 12
 
-// Queue pair numbers with a special meaning.
+// These are the queue pair numbers with a special meaning.
 const (
 	ManagementQPN = 1         // general services: connection management
 	MulticastQPN  = 1<<24 - 1 // every queue pair of the group

@@ -9,7 +9,7 @@ import (
 // connection. [ROCE-CM-3]
 type CMRequest struct {
 	ServiceID uint64
-	GUID      uint64 // of the sender's adapter
+	GUID      uint64 // identifier of the sender's adapter
 	QPN       uint32
 	PSN       PSN
 
@@ -21,15 +21,15 @@ type CMRequest struct {
 	MTU                  uint8 // code of the path MTU
 
 	ResponseTime, LocalTime uint8 // codes of the times in which the receiver and the sender answer
-	MaxRetries              uint8 // how often a message of connection management is retransmitted
-	AckTimeout              uint8 // code
+	MaxRetries              uint8 // how often a message of connection management is retransmitted, 0 to 15
+	AckTimeout              uint8 // code of the ACK timeout
 
 	Source, Destination netip.Addr // GIDs of the path
 	HopLimit            uint8
 	TrafficClass        uint8
 }
 
-// Offsets of the fields of a REQ after the header.
+// These are the offsets in bytes of the fields of a REQ, counted from the end of the header.
 const (
 	reqService   = 8
 	reqGUID      = 16
@@ -120,10 +120,10 @@ func parseCMReply(d []byte) CMReply {
 // queue pair for its datagrams. [ROCE-CM-3]
 type CMService struct {
 	ServiceID uint64
-	PKey      uint16 // of a request
-	Status    uint8  // of a reply, 0 if the service exists
-	QPN       uint32 // of a reply
-	QKey      uint32 // of a reply
+	PKey      uint16 // in a request
+	Status    uint8  // in a reply; 0 if the service exists
+	QPN       uint32 // in a reply
+	QKey      uint32 // in a reply
 }
 
 func (s *CMService) put(d []byte, k CMKind) {
@@ -179,8 +179,8 @@ func (h IPHeader) Append(b []byte) []byte {
 	return b
 }
 
-// ParseIPHeader decodes the header at the front of the private data of a request; ok is false if there is
-// none.
+// ParseIPHeader decodes the header at the front of the private data of a request. ok is false if
+// the private data does not begin with such a header.
 func ParseIPHeader(b []byte) (h IPHeader, ok bool) {
 	if len(b) < IPHeaderLen || b[0] != 0 {
 		return h, false

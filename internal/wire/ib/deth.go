@@ -10,7 +10,7 @@ const DETHLen = 8
 
 // A DETH is the header of a datagram. [ROCE-OP-10]
 type DETH struct {
-	QKey      uint32 // must equal that of the receiving queue pair
+	QKey      uint32 // must equal the key of the receiving queue pair
 	SourceQPN uint32 // 24 bits: destination of an answer
 }
 

@@ -46,7 +46,7 @@ func (h GRH) Append(b []byte) []byte {
 }
 
 // ParseGRH decodes the header at the front of b and reports its length. The error is
-// io.ErrUnexpectedEOF if b is short. Without the version number of IPv6 it counts as IPv4.
+// io.ErrUnexpectedEOF if b is short. A header whose version is not 6 is decoded as IPv4.
 func ParseGRH(b []byte) (h GRH, n int, err error) {
 	if len(b) < GRHLen {
 		return GRH{}, 0, io.ErrUnexpectedEOF

@@ -24,8 +24,8 @@ type Flow struct {
 	ID                  uint16 // identification of the IPv4 header; IPv6 has none
 }
 
-// maxPrefix is the greatest length of the headers the CRC covers before the BTH: 8 bytes of ones in
-// place of the link header of InfiniBand, an IPv6 header, and a UDP header.
+// maxPrefix is the greatest length of the headers the CRC covers before the BTH: 8 bytes of ones
+// instead of the link header of InfiniBand, an IPv6 header, and a UDP header.
 const maxPrefix = 8 + GRHLen + udpLen
 
 // prefix writes the headers of a packet with n bytes after UDP to h, with ones for the fields that
@@ -66,7 +66,7 @@ func (f *Flow) prefix(h *[maxPrefix]byte, n int) int {
 
 const masked8a = 4 // offset in the BTH of the reserved byte that routers may change [ROCE-ICRC-2]
 
-// icrc returns the invariant CRC of a packet, which ICRCLen bytes for the CRC follow. [ROCE-ICRC-1]
+// icrc returns the invariant CRC of a packet p without the ICRCLen bytes of the CRC. [ROCE-ICRC-1]
 func (f *Flow) icrc(p []byte) uint32 {
 	var h [maxPrefix]byte
 	c := updateShort(0, h[:f.prefix(&h, len(p)+ICRCLen)])
@@ -75,8 +75,8 @@ func (f *Flow) icrc(p []byte) uint32 {
 	return crc32.Update(c, crc32.IEEETable, p[masked8a+1:])
 }
 
-// updateShort is crc32.Update for a few bytes on the stack, which would not stay there: package crc32
-// calls what it has found the processor to have.
+// updateShort is crc32.Update for a few bytes. It exists because the argument of crc32.Update does
+// not stay on the stack: package crc32 calls a function that it has chosen for the processor.
 func updateShort(c uint32, p []byte) uint32 {
 	c = ^c
 	for _, b := range p {
@@ -98,8 +98,8 @@ func (f *Flow) Check(p []byte) error {
 	return err
 }
 
-// Identification returns the identification of the IPv4 header the invariant CRC at the end of a
-// packet fits, f.ID for IPv6. The errors are the same as for Check.
+// Identification returns the identification of the IPv4 header with which the invariant CRC at the
+// end of a packet matches. For IPv6 it returns f.ID. The errors are the same as for Check.
 func (f *Flow) Identification(p []byte) (id uint16, err error) {
 	if len(p) < BTHLen+ICRCLen {
 		return 0, io.ErrUnexpectedEOF

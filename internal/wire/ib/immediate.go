@@ -5,7 +5,8 @@ import (
 	"io"
 )
 
-// Lengths in bytes of the headers of immediate data and of a key to invalidate. [ROCE-OP-8] [ROCE-OP-9]
+// These are the lengths in bytes of the headers of immediate data and of a key to invalidate.
+// [ROCE-OP-8] [ROCE-OP-9]
 const (
 	ImmDtLen = 4
 	IETHLen  = 4

@@ -23,7 +23,7 @@ var madStart = [4]byte{1, 7, 2, 3}
 // A CMKind is the kind of a message of connection management: the attribute of its header. [ROCE-CM-2]
 type CMKind uint16
 
-// The kinds.
+// These are the kinds of message.
 const (
 	CMReq CMKind = 0x10 + iota
 	CMMRA
@@ -63,16 +63,16 @@ type CM struct {
 	Kind   CMKind
 	TID    uint64 // transaction
 	Local  uint32 // number of the connection at the sender, or of a SIDR request
-	Remote uint32 // number at the receiver; not of REQ and SIDR
+	Remote uint32 // number of the connection at the receiver; absent in REQ and SIDR messages
 
 	Req  CMRequest
 	Rep  CMReply
 	SIDR CMService
 
 	About   CMAbout // the kind of message that an MRA or REJ answers
-	Service uint8   // of MRA: code of the time that the sender needs, coded like an ACK timeout
-	Reason  uint16  // of REJ
-	QPN     uint32  // of DREQ: the receiver's queue pair
+	Service uint8   // in an MRA: code of the time that the sender needs, coded like an ACK timeout
+	Reason  uint16  // in a REJ: why the sender refuses
+	QPN     uint32  // in a DREQ: the receiver's queue pair
 
 	Private []byte // of length PrivateLen after Parse; Append pads it with zeros
 }
@@ -80,14 +80,14 @@ type CM struct {
 // A CMAbout names the kind of message a REJ or MRA answers.
 type CMAbout uint8
 
-// The messages.
+// These are the kinds of message that a REJ or MRA can name.
 const (
 	AboutReq CMAbout = iota
 	AboutRep
 	AboutOther
 )
 
-// Reasons of a REJ. [ROCE-CM-6]
+// These are the reasons of a REJ that this package names. [ROCE-CM-6]
 const (
 	RejectTimeout          = 4
 	RejectInvalidServiceID = 8

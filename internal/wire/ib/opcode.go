@@ -9,7 +9,7 @@ type Opcode uint8
 // A Transport is the service of a queue pair, as the upper bits of its opcodes.
 type Transport uint8
 
-// The transports of RoCE.
+// These are the transports of RoCE.
 const (
 	RC Transport = 0x00 // reliable connection
 	UC Transport = 0x20 // unreliable connection
@@ -18,8 +18,8 @@ const (
 
 const transportMask = 0xe0
 
-// The opcodes of the reliable connection. Those of the unreliable connection are the same with
-// [UC] added; the unreliable datagram has SendOnly and SendOnlyImm. [ROCE-OP-1]
+// These are the opcodes of the reliable connection. The opcodes of the unreliable connection are
+// the same with [UC] added; the unreliable datagram has only SendOnly and SendOnlyImm. [ROCE-OP-1]
 const (
 	SendFirst          Opcode = 0x00
 	SendMiddle         Opcode = 0x01
@@ -49,7 +49,7 @@ const (
 // A Kind is the message a packet belongs to.
 type Kind uint8
 
-// The kinds. Requests come before responses.
+// These are the kinds. Requests come before responses.
 const (
 	Unassigned Kind = iota
 	Send
@@ -121,7 +121,7 @@ var operations = [32]row{
 	SendOnlyInv:        {"Send Only with Invalidate", Send, ieth, true, true, true, rc},
 }
 
-// describe returns the row of o, the zero row if the opcode is not assigned.
+// describe returns the row of o, or the zero row if the opcode is not assigned.
 func (o Opcode) describe() row {
 	r := operations[o&^transportMask]
 	var in transports
@@ -155,7 +155,8 @@ func (o Opcode) Assigned() bool { return o.describe().kind != Unassigned }
 // Kind returns the message the packet belongs to, Unassigned if the opcode is unknown.
 func (o Opcode) Kind() Kind { return o.describe().kind }
 
-// Request reports whether the packet is a request; the others are responses.
+// Request reports whether packets of this kind are requests. All other kinds, except Unassigned,
+// are responses.
 func (k Kind) Request() bool { return k >= Send && k <= Atomic }
 
 // Begins reports whether the packet is the first of its message.

@@ -7,7 +7,8 @@ import (
 	"log/slog"
 )
 
-// Errors of [Parse], besides io.ErrUnexpectedEOF for a packet that is shorter than its headers.
+// These are errors of [Parse], which also returns io.ErrUnexpectedEOF for a packet that is shorter
+// than its headers.
 var (
 	ErrOpcode  = errors.New("ib: opcode is not assigned")
 	ErrVersion = errors.New("ib: unknown transport version")

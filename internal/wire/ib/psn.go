@@ -11,8 +11,8 @@ const (
 // Add returns the number n packets after p. n may be negative.
 func (p PSN) Add(n int) PSN { return PSN(int(p)+n) & psnMask }
 
-// Sub returns how many packets p is after q, negative if it is before. Of the two ways around the
-// circle of numbers it counts the shorter one. [ROCE-BTH-5]
+// Sub returns how many packets p is after q, negative if p is before q. Because the numbers wrap,
+// the result is between -2^23 and 2^23-1. [ROCE-BTH-5]
 func (p PSN) Sub(q PSN) int {
 	d := int(p-q) & psnMask
 	if d >= psnHalf {

@@ -2,8 +2,9 @@ package ib
 
 import "hash/crc32"
 
-// A register of the CRC is a polynomial over two elements modulo that of CRC-32, with its highest
-// power in bit 0: a byte of zeros multiplies it by x^8. [ROCE-ICRC-1]
+// A register of the CRC is a polynomial over the field of two elements, modulo the polynomial of
+// CRC-32. Its highest power is in bit 0. Updating the CRC with a byte of zeros multiplies the
+// register by x^8. [ROCE-ICRC-1]
 
 const one = 1 << 31 // the polynomial 1
 
@@ -30,8 +31,8 @@ func multiply(a, b uint32) (p uint32) {
 	return p
 }
 
-// Sizes of the tables of powers of x^-8 for rewind: one table counts bytes, the other rows of
-// bytes.
+// These are the sizes of the two tables of powers of x^-8 for rewind. undoByte has an entry for
+// each number of bytes below rowLen, and undoRow for each number of rows of rowLen bytes.
 const (
 	rowLen  = 64
 	rowsLen = 1<<16/rowLen + 1
@@ -42,7 +43,7 @@ var (
 	undoRow  = powers[[rowsLen]uint32](rowLen)
 )
 
-// powers returns the powers of x^(-8*step), from 0 on.
+// powers returns the powers of x^(-8*step), with the exponents from 0 on.
 func powers[T [rowLen]uint32 | [rowsLen]uint32](step int) (t T) {
 	base := uint32(one)
 	for range step {

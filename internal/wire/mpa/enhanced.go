@@ -18,8 +18,8 @@ const DepthULP = 0x3fff
 // MaxDepth is the largest value of IRD or ORD that is a number of Reads. [MPA2-9-1]
 const MaxDepth = DepthULP - 1
 
-// An RTR is a set of kinds of RTR message. An Initiator in the peer-to-peer model sends one to
-// report that it is ready to receive. [MPA2 9.2]
+// An RTR is a set of kinds of RTR (ready to receive) message. An Initiator in the peer-to-peer
+// model sends one such message first. [MPA2 9.2]
 type RTR uint8
 
 // These are the kinds of RTR. Each is a message of zero length.

@@ -78,7 +78,8 @@ func (e *Error) Is(target error) bool {
 type CRCError struct {
 	Field    uint32 // the CRC field as received
 	Computed uint32 // the expected value
-	// ULPDU is the content of the damaged FPDU. It serves only to explain the failure. [I-31]
+	// ULPDU is the content of the damaged FPDU, or nil if the FPDU had markers or was checked by
+	// Verify. It serves only to explain the failure. [I-31]
 	ULPDU []byte
 }
 

@@ -11,8 +11,8 @@ import (
 // castagnoli computes the CRC32c that iSCSI digests use. [MPA-4.4-1] [MPA-4.4-11]
 var castagnoli = crc.Castagnoli
 
-// CRC returns the CRC of the bytes so far, with CRC crc, and b. crc is 0 at the start of an FPDU.
-// On the wire the least significant byte of the CRC comes first. [MPA 4.4]
+// CRC returns the CRC of b and of the bytes before it, whose CRC is crc. crc is 0 at the start of
+// an FPDU. On the wire the least significant byte of the CRC comes first. [MPA 4.4]
 func CRC(crc uint32, b []byte) uint32 { return castagnoli.Update(crc, b) }
 
 // zeros has the bytes of a pad. It is never written to.
@@ -38,8 +38,8 @@ type Encoder struct {
 }
 
 // AppendLength appends the length field of an FPDU whose ULPDU has n bytes. A sender that gathers
-// the ULPDU from several places uses it with [Encoder.AppendTrailer]. Both are for encoders without
-// markers.
+// the ULPDU from several places calls AppendLength and [Encoder.AppendTrailer] instead of Append.
+// Both are for encoders without markers.
 func (e *Encoder) AppendLength(b []byte, n int) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(n)) // [MPA-4.1-2]
 }
@@ -148,7 +148,7 @@ type Decoder struct {
 
 // Need returns the length of the first FPDU in b, including the marker before it, and the length of
 // its ULPDU. It returns 0, 0 if b does not contain the length field. It returns an error if the
-// length exceeds Max.
+// length exceeds Max, or if the Decoder has failed before.
 func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
 	if !d.Markers && d.Max == 0 && d.err == nil &&
 		len(b) >= LengthLen { // this case is short enough for the compiler to inline
@@ -179,7 +179,8 @@ func (d *Decoder) need(b []byte) (fpdu, ulpdu int, err error) {
 }
 
 // Foresee returns the length of the ULPDU of the FPDU that begins with b. It returns 0 if Next
-// would refuse the FPDU. The FPDU has no markers, and need not be the next one.
+// would refuse the FPDU. The FPDU has no markers, and need not be the next one. b must contain the
+// length field.
 func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	n := int(binary.BigEndian.Uint16(b))
 	if d.err != nil || d.Max > 0 && n > d.Max { // [I-25]
@@ -188,9 +189,10 @@ func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	return n
 }
 
-// Verify checks the pad and the CRC of an FPDU without markers received in pieces. ulpdu is the
-// length of its ULPDU, and crc the CRC of all bytes before the pad. No byte of the FPDU may be
-// delivered before Verify has succeeded. [MPA-4.4-14] [MPA-4.4-15]
+// Verify checks the pad and the CRC of an FPDU that has no markers and was received in pieces. It
+// returns nil if d.CRC is false. ulpdu is the length of its ULPDU, and crc the CRC of all bytes
+// before the pad. No byte of the FPDU may be delivered before Verify has succeeded. [MPA-4.4-14]
+// [MPA-4.4-15]
 func (d *Decoder) Verify(crc uint32, ulpdu int, trailer []byte) error {
 	if !d.CRC {
 		return nil

@@ -75,8 +75,8 @@ func NewInitiator(cfg InitiatorConfig) (*Initiator, error) {
 // State returns the state of the machine.
 func (in *Initiator) State() State { return in.state }
 
-// Params returns the agreed parameters. It is valid in state Full. After the action Leave only the
-// fields of the peer's frame are valid.
+// Params returns the agreed parameters. The result is valid in state Full. After the action Leave
+// only the fields of the peer's frame are valid.
 func (in *Initiator) Params() Params { return in.params }
 
 // Err returns the reason why the machine has ended, and nil in the other states.

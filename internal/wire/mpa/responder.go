@@ -122,8 +122,8 @@ func (r *Responder) depths() {
 }
 
 // model computes the kinds of RTR: the offered kinds this side can receive. If there are none, it
-// ignores the offer and names the kinds this side can receive. [MPA2-9.2-4] [MPA2-9.2-5]
-// [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
+// ignores the offer and names the kinds this side can receive. It names Send only if neither Write
+// nor Read is possible. [MPA2-9.2-4] [MPA2-9.2-5] [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
 func (r *Responder) model() {
 	p, c := &r.params, r.req.Conn
 	if !r.req.Enhanced || !c.PeerToPeer { // B, C, D are ignored [MPA2-9.2-14] [MPA2-9.2-16]
@@ -156,9 +156,9 @@ type Decision struct {
 	LowerIRD, LowerORD uint16
 }
 
-// Accept returns the bytes of the accepting Reply, which must be sent in one write. The machine
-// moves to AwaitFPDU. From then on all received bytes are FPDUs, and nothing may be sent before a
-// valid FPDU was received.
+// Accept returns the bytes of the accepting Reply, which must be sent in one write. All bytes
+// received afterwards are FPDUs. The machine moves to AwaitFPDU, and nothing may be sent before a
+// valid FPDU was received. With SendEarly it moves to Full, and this side may send at once.
 //
 // If the peer serves fewer Reads than MinORD, the frame is a rejection with that reason, without a
 // Terminate, and the error is an *Error of CodeInsufficientIRD. If the private data does not fit,

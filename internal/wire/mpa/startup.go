@@ -11,8 +11,8 @@ const (
 	DefaultDepth = 16
 	// DefaultMaxDepth is the limit up to which either number may be raised. [I-18]
 	DefaultMaxDepth = 128
-	// PlainORD is the ORD in revision 1, which can't negotiate it. It is the minimum that every
-	// peer serves. [I-19]
+	// PlainORD is the ORD in revision 1, which can't negotiate the ORD. It is the minimum that
+	// every peer serves. [I-19]
 	PlainORD = 1
 	// DefaultMaxPrivate is the default maximum of PD_Length. Larger values are legal, but some
 	// peers close the connection or fail. [I-12]
@@ -86,7 +86,7 @@ type Params struct {
 	CRC         bool  // CRCs are computed and checked in both directions [MPA-7.1.1-9]
 	Enhanced    bool  // depths and model were negotiated
 	PeerToPeer  bool  // the Initiator's first message is an RTR
-	RTR         RTR   // the agreed kinds
+	RTR         RTR   // kinds of RTR that the Reply names
 	Ready       RTR   // Initiator: the kind of RTR that it must send first
 
 	IRD, ORD         uint16 // depths of this side after the exchange
@@ -115,7 +115,8 @@ var ErrPrivateTooLong = errors.New("mpa: private data too long")
 
 func badFrame(err error) error { return &Error{Code: CodeFrame, Err: err} }
 
-// checkPrivate refuses private data before anything is sent. [MPA-7.1.1-22] [I-12]
+// checkPrivate returns ErrPrivateTooLong for n bytes of private data that would make PD_Length
+// exceed limit. A limit of 0 means DefaultMaxPrivate. [MPA-7.1.1-22] [I-12]
 func checkPrivate(n int, enhanced bool, limit int) error {
 	if limit <= 0 {
 		limit = DefaultMaxPrivate

@@ -99,7 +99,8 @@ func ParseAtomicRequest(b []byte) (r AtomicRequest, n int, err error) {
 }
 
 // Apply returns the new value of a word whose value was old. For CmpSwap, changed reports whether
-// the comparison succeeded. For FetchAdd it is always true. [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2]
+// the comparison succeeded. For FetchAdd it is always true. An operation that is not supported
+// changes nothing. [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2]
 func (r AtomicRequest) Apply(old uint64) (word uint64, changed bool) {
 	switch r.Op {
 	case FetchAdd: // compare fields are ignored [RDMAPX-5.2.1-5]

@@ -40,7 +40,8 @@ const (
 // A Fault is an error RDMAP finds in a message, or OK.
 type Fault uint8
 
-// These are the faults. Each has its numbers in the table of RFC 5040. [RDMAP-4.8-3]
+// These are the faults. The numbers are the error type and code in the table of RFC 5040.
+// [RDMAP-4.8-3]
 const (
 	OK                    Fault = iota
 	Catastrophic                // 0/00: for causes without a code of their own
@@ -55,7 +56,7 @@ const (
 	UnexpectedOpcode            // 2/06
 	StreamCatastrophic          // 2/07
 	GlobalCatastrophic          // 2/08
-	CannotInvalidateOp          // 2/09: the same cause, as some peers report it
+	CannotInvalidateOp          // 2/09: CannotInvalidate, as some peers report it
 	Unspecified                 // 2/ff
 	numFaults             = iota
 )

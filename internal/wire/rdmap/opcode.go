@@ -50,7 +50,7 @@ const (
 var messages = [opcodeMask + 1]struct {
 	name       string
 	tagged     bool
-	qn         uint32 // if not tagged
+	qn         uint32 // queue number; 0 if tagged
 	header     int    // length in bytes of the RDMAP header in the DDP payload; such a message has no other payload [RDMAP-4.2-2] [RDMAPX-4.2-1]
 	invalidate bool
 	solicited  bool
@@ -86,7 +86,7 @@ func (o Opcode) Assigned() bool { return o <= opcodeMask && messages[o].name != 
 // Tagged reports whether the message uses the Tagged Buffer Model.
 func (o Opcode) Tagged() bool { return o <= opcodeMask && messages[o].tagged }
 
-// Queue returns the queue number of an Untagged message.
+// Queue returns the queue number of an Untagged message, and 0 for any other opcode.
 func (o Opcode) Queue() uint32 {
 	if !o.Assigned() {
 		return 0

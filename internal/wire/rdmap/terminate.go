@@ -42,8 +42,8 @@ type Terminate struct {
 	Code   uint8
 	Length bool   // M: SegLen is valid [RDMAP-4.8-6]
 	SegLen uint16 // length of the segment in error in bytes, including headers
-	// DDP and RDMAP are the headers of the segment in error. An empty one is absent, and its bit is
-	// clear.
+	// DDP and RDMAP are the headers of the segment in error. An empty header is absent on the wire,
+	// and its bit D or R is clear.
 	DDP   []byte // TaggedLen or UntaggedLen bytes [RDMAP-4.8-8]
 	RDMAP []byte // ReadRequestLen bytes; only for a Read Request [RDMAP-4.8-10] [RDMAP-4.8-11]
 	// flags is octet 2 as received.
@@ -143,7 +143,7 @@ func (t Terminate) LogValue() slog.Value {
 	)
 }
 
-// The functions below build Terminates. Which headers go with which error is
+// The functions below build Terminates. The table shows which headers go with which error, as in
 // Figure 10 of RFC 5040. [RDMAP-4.8-4] [I-39]
 //
 //	found by   error                      M, D   R
@@ -189,7 +189,8 @@ func TerminateDDP(f ddp.Fault, ulpdu []byte) Terminate {
 // TerminateMPA returns the Terminate for an error of MPA. It contains no headers.
 func TerminateMPA(code uint8) Terminate { return Terminate{Layer: LayerLLP, Code: code} }
 
-// enclose adds the length and the DDP header of the segment ulpdu to t.
+// enclose adds the length and the DDP header of the segment ulpdu to t. It adds nothing if the DDP
+// header is incomplete.
 func (t *Terminate) enclose(ulpdu []byte) {
 	if len(ulpdu) == 0 {
 		return

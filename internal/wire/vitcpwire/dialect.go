@@ -9,7 +9,7 @@ const Version = 1
 // Port is the default TCP port of VI/TCP. No port was ever assigned.
 const Port = 3936
 
-// These are errors of the parsers in this package. For input that is too short they return
+// These are errors of the parsers in this package. For input that is too short the parsers return
 // io.ErrUnexpectedEOF.
 var (
 	ErrVersion = errors.New("vitcpwire: unknown version")
@@ -17,9 +17,9 @@ var (
 	ErrLength  = errors.New("vitcpwire: segment length shorter than its headers")
 )
 
-// A Dialect defines the numbers and choices that the draft leaves open. Another implementation may
-// use different ones. The zero value is this project's dialect. Any other must be configured at
-// both ends.
+// A Dialect defines the numbers and choices that the draft leaves open, because another
+// implementation may use different ones. The zero value is this project's dialect. Any other value
+// must be configured at both ends.
 type Dialect struct {
 	// TypeOffset is added to the number of each of the draft's nine types on the wire. It is 1 for
 	// a peer that counts types from one. The maximum is 22, so that no type collides with the

@@ -22,8 +22,8 @@ type Count uint16
 // 2^15 apart.
 func (c Count) Less(d Count) bool { return int16(c-d) < 0 }
 
-// Add returns the count after k more.
+// Add returns the count after k more descriptors.
 func (c Count) Add(k int) Count { return c + Count(uint16(k)) }
 
-// Sub returns c-d. It is negative if c is behind d.
+// Sub returns c-d. It is negative if c is the earlier count.
 func (c Count) Sub(d Count) int { return int(int16(c - d)) }

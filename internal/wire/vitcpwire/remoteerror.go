@@ -35,8 +35,8 @@ func (e RemoteError) VI() uint8 { return uint8(e >> 8) }
 // IS returns the implementation-specific code.
 func (e RemoteError) IS() uint8 { return uint8(e) }
 
-// String returns the name of the VI Error Type. If the other code is set, it follows in
-// hexadecimal.
+// String returns the name of the VI Error Type. An implementation-specific code other than 0
+// follows in hexadecimal.
 func (e RemoteError) String() string {
 	var s string
 	switch e.VI() {
