@@ -158,13 +158,13 @@ func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
 	return l, nil
 }
 
-// maxSetups bounds the connections of one measurement. TCP blocks the port of each for a minute,
-// and finding a free port among many blocked ones would take longer than the set-up itself.
+// maxSetups bounds the connections of one measurement. TCP keeps the port of each in TIME_WAIT for
+// a minute. To find a free port among many of these would take longer than the set-up itself.
 const maxSetups = 8000
 
 // setup makes and ends connections, one after the other. For OpSetup, only the set-up counts: from
 // the dial until the arrival of a message that the other side sent after it accepted. Both ends can
-// send then. Both sides have closed the connection before the next one begins.
+// send then. Before the next set-up, both sides have closed the connection.
 func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration, count *meter) (m sample, err error) {
 	if _, err := c.ask(request{Cmd: "churn"}); err != nil {
 		return m, err
@@ -253,8 +253,8 @@ func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Durat
 	return nil
 }
 
-// push keeps the window full until the time is over. It returns how many operations the other side
-// has confirmed. It posts at least once.
+// push keeps the window full until the time is over, and posts at least once. It returns the number
+// of operations, which the other side has confirmed.
 func push(ctx context.Context, s spec, l lane, end time.Time, count *meter) (n int, err error) {
 	w, batch, out := s.window(), max(1, s.Doorbell), 0
 	for i := 0; ; i++ {

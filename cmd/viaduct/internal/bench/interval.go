@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An Interval is the result of a part of one measurement.
+// An Interval is the result of one interval of a measurement.
 type Interval struct {
 	Transport string  `json:"transport"`
 	Op        string  `json:"op"`
@@ -30,8 +30,8 @@ type meter struct {
 	round int
 
 	mu    sync.Mutex
-	done  int             // guarded by mu, as trips: since the last interval
-	trips []time.Duration // of round trips
+	done  int             // guarded by mu: operations since the last interval
+	trips []time.Duration // guarded by mu: round trips since the last interval
 }
 
 // meter returns the meter of one measurement, or nil if nobody watches.
@@ -61,7 +61,8 @@ func (m *meter) trip(d time.Duration) {
 	m.mu.Unlock()
 }
 
-// watch reports intervals until end is called. end reports the last part, and may be called again.
+// watch reports intervals until end is called. end reports the last, shorter one, and may be called
+// again.
 func (m *meter) watch() (end func()) {
 	if m == nil {
 		return func() {}
@@ -92,7 +93,7 @@ func (m *meter) watch() (end func()) {
 	})
 }
 
-// take returns the work counted since the last call.
+// take returns the operations counted since the last call, as an interval.
 func (m *meter) take(from, to time.Duration) Interval {
 	m.mu.Lock()
 	done, trips := m.done, m.trips

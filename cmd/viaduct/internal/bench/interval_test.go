@@ -58,7 +58,7 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// TestIntervalOfNothing: intervals are reported even if a measurement makes no progress.
+// TestIntervalOfNothing: intervals are reported even while a measurement makes no progress.
 func TestIntervalOfNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []Interval

@@ -106,7 +106,7 @@ type lane interface {
 	send(ctx context.Context, n int, poll bool) error
 	// recv receives one message and returns its length.
 	recv(ctx context.Context, poll bool) (int, error)
-	// close ends the connection. With OpSetup it returns only when the other side has ended it too.
+	// close ends the connection. With OpSetup it first waits until the other side has ended it.
 	close()
 }
 

@@ -10,7 +10,7 @@ import (
 	"viaduct/samehost"
 )
 
-// iWARP has no flow control for Sends. After it has used a part of its receives, a receiver
+// iWARP has no flow control for Sends. Each time that a receiver has used half of its receives, it
 // therefore sends a credit: a message of creditSize bytes.
 const creditSize = 2
 
@@ -24,7 +24,7 @@ type iwarpLane struct {
 	slab  []byte
 	size  int // of each receive
 	done  []iwarp.Completion
-	used  int // Sends since the last credit, sender and receiver
+	used  int // Sends since the last credit: those sent, or those received
 	allow int // total of Sends for which the peer has receives
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // A streamLane is a lane over a net.Conn. Its messages have the fixed length of the spec. The end
-// of the stream takes the part of the end message.
+// of the stream stands for the end message.
 type streamLane struct {
 	s    spec
 	c    net.Conn

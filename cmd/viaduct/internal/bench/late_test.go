@@ -33,7 +33,7 @@ func (l *lateLane) recv(context.Context, bool) (int, error) { return l.last, nil
 func (l *lateLane) close() {}
 
 // TestMeasureLate: a measurement carries out one operation even if its time is over before the
-// first, as can happen on a busy machine. Without any, it would have no median.
+// first, as on a busy machine. Without any, it would have no median.
 func TestMeasureLate(t *testing.T) {
 	over := time.Now().Add(-time.Second)
 	trips, err := pingPong(t.Context(), spec{Op: OpWait, Size: 64}, &lateLane{}, over, nil)

@@ -73,7 +73,7 @@ func Unit(op string) string {
 // rateSize is the size of the small messages of OpRate.
 const rateSize = 64
 
-// latencySizes returns the sizes for which a round trip is worth measuring.
+// latencySizes returns the sizes up to 64 KiB, whose round trips are worth measuring, or else 64.
 func latencySizes(sizes []int) (out []int) {
 	for _, s := range sizes {
 		if s <= 64<<10 {

@@ -16,8 +16,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// The size of a plot and its parts, in points. With these, the text is readable on a page that
-// shows the plot 700 pixels wide.
+// The size of a plot and its parts, in points. The text is readable if the plot is 700 pixels wide.
 const (
 	plotWidth   = 700
 	panelHeight = 290
@@ -109,7 +108,7 @@ func Plot(path, caption string, rows []Row) error {
 	return f.Close()
 }
 
-// shows reports whether the row belongs into a panel.
+// shows reports whether the row belongs into a panel of this kind.
 func (k kind) shows(r Row) bool {
 	return r.Unit == k.unit && r.Error == "" && k.x(r) >= 1 && r.Median > 0
 }
@@ -196,8 +195,8 @@ func panel(rows []Row, k kind, names, transports []string, legend map[string][]p
 	return p, nil
 }
 
-// valueTicks marks 1, 2 and 5 times the powers of ten between two values. It marks more of them if
-// that gives fewer than three ticks.
+// valueTicks marks 1, 2 and 5 times the powers of ten between two values. If these are fewer than
+// three ticks, it marks more multiples.
 func valueTicks(lo, hi float64) (ticks []plot.Tick) {
 	for _, steps := range [][]float64{{1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 7}} {
 		ticks = nil

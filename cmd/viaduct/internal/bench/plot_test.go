@@ -87,7 +87,7 @@ func TestPlot(t *testing.T) {
 				t.Errorf("%d rows: %q is there %d times", len(tc.rows), n, count[n])
 			}
 		}
-		lowest := math.Inf(-1) // of all panels: the bottom of the picture is at 0
+		lowest := math.Inf(-1) // lower edge of all panels: the bottom of the picture is at 0
 		for _, c := range boxes {
 			if strings.HasPrefix(c.text, "bytes per") || strings.HasPrefix(c.text, "messages per") {
 				lowest = max(lowest, c.y1)

@@ -163,7 +163,7 @@ func (v *serving) handle(q request) (a answer, err error) {
 	return a, nil
 }
 
-// reset closes all connections of a measurement.
+// reset closes all connections of a measurement, and waits for the goroutines that serve them.
 func (v *serving) reset() {
 	if v.churn != nil {
 		v.churn()
@@ -198,7 +198,7 @@ func answerLane(ctx context.Context, s spec, l lane) error {
 	}
 }
 
-// churn accepts connections and closes each of them when the client has closed it.
+// churn accepts connections, sends a message on each for OpSetup, and closes each after the client.
 func churn(ctx context.Context, s spec, h host, wg *sync.WaitGroup) {
 	for {
 		l, _, err := h.accept(ctx)

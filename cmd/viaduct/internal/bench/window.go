@@ -8,8 +8,8 @@ type window[T any] struct {
 	left int // operations that were posted and not reaped
 }
 
-// postRing posts the next n operations. It calls post, which returns how many operations it
-// accepted, one or more times.
+// postRing posts the next n operations. It calls post one or more times. post returns how many
+// operations it has accepted, which left counts.
 func (w *window[T]) postRing(n int, post func([]T) (int, error)) error {
 	for n > 0 {
 		k := min(n, len(w.ring)-w.next)
