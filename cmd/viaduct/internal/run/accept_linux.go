@@ -25,8 +25,8 @@ import (
 // supervisor performs the accept call: it takes the loopback connection, writes the peer's real
 // address into the program's memory, and installs the socket in the program. The relay starts only
 // then. A process may also accept in a way that the supervisor does not see, for example if its
-// calls cannot be served. It would take the peer for a local one. Such a process receives no bytes,
-// and the arrival is closed.
+// calls cannot be served. The process would then see the supervisor as its peer. Therefore it
+// receives no bytes, and the arrival is closed.
 
 // An arrival is a connection of the transport before the program accepts it.
 type arrival struct {
@@ -45,14 +45,14 @@ type arrival struct {
 	woken bool
 
 	mu      sync.Mutex
-	claimed bool          // guarded by mu
+	claimed bool          // guarded by mu; an accept call has taken the arrival
 	watched chan struct{} // closed when no goroutine watches near any more
 }
 
 // A delivery is an accepted socket on its way to the program.
 type delivery struct {
 	fd     int
-	remote netip.AddrPort // what accept shows
+	remote netip.AddrPort // the peer's address that accept shows
 	from   *arrival       // nil for a real connection over loopback, without an arrival
 
 	pair  *pair          // nil for a TCP connection
@@ -70,8 +70,8 @@ const (
 	// unseenCheck is how often the supervisor checks whether an arrival has left the program's
 	// queue without an accept call that was served.
 	unseenCheck = 100 * time.Millisecond
-	// wakeTimeout bounds the way of one byte over loopback. If the program's queue was full, the
-	// kernel retransmits the byte after about how long the queue was full.
+	// wakeTimeout bounds the wait for the byte of wake. If the program's queue was full, the kernel
+	// retransmits the byte after about as long as the queue was full.
 	wakeTimeout = claimTimeout
 )
 
@@ -112,8 +112,8 @@ func (s *supervisor) knockAnywhere(svc *service, a *arrival) error {
 	return s.knock(to, loopbackOf(familyOf(to.Addr())), a, claimTimeout)
 }
 
-// addrPort returns the address of a TCP connection's end, with IPv4 unmapped. It is not valid for
-// other connections.
+// addrPort returns the address of a TCP connection's end, with IPv4 unmapped, and the zero value
+// for other connections.
 func addrPort(a net.Addr) netip.AddrPort {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -129,8 +129,8 @@ func familyOf(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// knock connects to a listener of the program, to announce an arrival. If it returns an error, no
-// accept has taken the arrival, and none will.
+// knock connects to a listener of the program, to announce an arrival. limit bounds the wait for
+// the connection. If knock returns an error, no accept has taken the arrival, and none will.
 func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, limit time.Duration) error {
 	if s.spare.lent.Load() { // a waiting accept needs the free descriptors
 		return unix.EMFILE
@@ -195,7 +195,7 @@ func (a *arrival) wake(fd int, to netip.AddrPort) {
 }
 
 // takeWakingByte reads the byte of wake from an accepted socket. It returns EAGAIN if the byte has
-// not arrived yet.
+// not arrived yet, and another error if the connection has ended.
 func takeWakingByte(fd int) error {
 	var b [1]byte
 	n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT)
@@ -515,7 +515,8 @@ func (s *supervisor) takeAndDeliver(l *carriedListener, b *borrowed, c *notify.C
 	return err
 }
 
-// takeLocked takes a connection from the program's queue. It does not wait. [l.mu]
+// takeLocked takes a connection from the program's queue. It does not wait, and returns EAGAIN if
+// the queue is empty. The caller holds l.mu.
 func (s *supervisor) takeLocked(l *carriedListener, fd int) (*delivery, error) {
 	if !waitFor(fd, unix.POLLIN, 0) {
 		return nil, unix.EAGAIN

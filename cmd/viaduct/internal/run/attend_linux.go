@@ -18,7 +18,7 @@ const attendFor = time.Second
 
 // An attendant is a goroutine that receives and answers calls until it is relieved.
 type attendant struct {
-	since   atomic.Int64  // when the current call was received; 0 without a call, relieved after relieve
+	since   atomic.Int64  // start of the current call in ns since 1970; 0 without a call, relieved after relieve
 	watched atomic.Bool   // attend looks at since; otherwise the next call wakes it
 	wake    chan struct{} // one slot
 }
@@ -85,7 +85,7 @@ func (a *attendant) relieve(now time.Time) bool {
 	return since > 0 && now.UnixNano()-since > int64(attendFor) && a.since.CompareAndSwap(since, relieved)
 }
 
-// idle reports whether there is no call. The next one wakes attend then.
+// idle reports whether there is no call. If so, the next call wakes attend.
 func (a *attendant) idle() bool {
 	a.watched.Store(false)
 	return a.since.Load() == 0

@@ -29,7 +29,7 @@ const (
 	sdpHeader     = 64 // bytes, at most, of a message with payload
 )
 
-// boundSDP sets the sizes the environment does not set.
+// boundSDP sets the sizes that the environment has left at 0.
 func boundSDP(opt *sdp.Options) {
 	if opt.RecvBuffers == 0 {
 		opt.RecvBuffers, opt.MaxRecvBuffers = sdpBuffers, maxSDPBuffers

@@ -246,7 +246,8 @@ func checkPortMap() Finding {
 }
 
 // checkAccess copies a descriptor of the program before it runs. If that is forbidden, all
-// connections would stay plain TCP.
+// connections would stay plain TCP. With --require it then returns an error, otherwise it prints a
+// line for the user.
 func (s *supervisor) checkAccess(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == nil {

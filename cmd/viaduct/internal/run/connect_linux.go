@@ -98,7 +98,8 @@ func (s *supervisor) forgetNames(c *notify.Call) {
 	}
 }
 
-// readAddr reads the address a connect call points to.
+// readAddr reads the address a connect call points to. ok is false if the memory cannot be read or
+// the address is of another family. err is set only if the process must not be accessed.
 func (s *supervisor) readAddr(c *notify.Call) (to target, ok bool, err error) {
 	n := int(int32(c.Args[2]))
 	if n < lenInet || n > lenStorage {

@@ -24,7 +24,7 @@ type stats struct {
 	Carried  counter // over SDP
 	Pairs    counter // by a socket pair with another program on this host
 	Plain    counter // not carried, or relayed over TCP
-	Refused  counter // with Require
+	Refused  counter // connects that failed
 	Accepted counter // those of Carried and Pairs that the program's listeners accepted
 	BytesIn  counter // relayed to the program
 	BytesOut counter // relayed from it
@@ -32,8 +32,8 @@ type stats struct {
 
 // An event is one line of --explain.
 type event struct {
-	// connect, trying before a slow connect, listen, accept, portmap, or reset at the end of a
-	// broken connection
+	// Call is connect, trying (before a slow connect), listen, accept, portmap, or reset (at the end
+	// of a broken connection).
 	Call    string         `json:"call"`
 	Pid     int            `json:"pid,omitempty"`
 	Program string         `json:"program,omitempty"`
@@ -117,7 +117,8 @@ var ownProc = sync.OnceValue(func() bool {
 	return err == nil && self == strconv.Itoa(os.Getpid())
 })
 
-// processOf returns the process of a thread and the name of its program.
+// processOf returns the process of a thread and the name of its program, or tid and "?" if they are
+// unknown.
 func processOf(tid int) (pid int, name string) {
 	if !ownProc() {
 		return tid, "?"

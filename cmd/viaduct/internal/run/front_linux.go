@@ -133,7 +133,8 @@ func unixConn(fd int) (*net.UnixConn, error) {
 }
 
 // passOn sends each signal to the supervisor. A signal to the whole process group, for example from
-// the terminal, has reached the supervisor and the program as well. The supervisor sorts these out.
+// the terminal, has reached the supervisor and the program as well. The supervisor passes on only
+// the others, see signalCounts.
 func (f *front) passOn() {
 	for s := range f.signals {
 		n := s.(syscall.Signal)
@@ -218,7 +219,7 @@ func (f *front) wait(supervisor int) (int, error) {
 			return int(binary.LittleEndian.Uint32(b[1:])), nil
 		}
 	}
-	if pid == 0 { // it failed and printed why, or it became the program itself
+	if pid == 0 { // the supervisor failed and printed why, or became the program itself
 		f.signalTo(supervisor)
 		var ws unix.WaitStatus
 		for {

@@ -116,8 +116,8 @@ type shortName struct {
 	written      int    // the length that was written since
 }
 
-// room returns how many bytes of a name may be written for a call that says its buffer has n bytes.
-// full is the length of the name.
+// room returns how many bytes of a name may be written for a call. n is the length of the buffer
+// according to the call, full the length of the name.
 func (t *shortNames) room(thread int, addr, length uint64, n, full int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 // a second connect returns EALREADY, getpeername returns ENOTCONN. A program that gives up after
 // its own time-out leaves nothing behind.
 
-// seize holds the program's socket.
+// seize makes the program's socket a held one. After an error, the socket is as it was before.
 func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	h, err := newHolder(d.to.Addr().Is4(), b.family)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *supervisor) notHeld(c *notify.Call, b *borrowed, d *dial, err error) {
 	}
 }
 
-// goOn answers a connect whose dial continues. It keeps the borrowed socket.
+// goOn answers a connect whose dial continues. It takes over b and h.
 func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
 	held := d.heldName()
 	if held.Port() == 0 { // until the transport has an address

@@ -31,7 +31,7 @@ type place struct {
 	dual bool // an IPv6 listener that accepts IPv4 as well
 }
 
-// dialled returns the loopback address of the program's listener.
+// dialled returns the loopback address where the supervisor reaches the program's listener.
 func (p place) dialled() netip.AddrPort {
 	if !p.addr.Addr().IsUnspecified() {
 		return p.addr
@@ -43,7 +43,7 @@ func (p place) dialled() netip.AddrPort {
 	return netip.AddrPortFrom(loopbackOf(family), p.addr.Port())
 }
 
-// network and host are the arguments for the transport's listener.
+// network returns the arguments for the transport's listener.
 func (p place) network() (network, host string) {
 	switch {
 	case p.addr.Addr().Is4():
@@ -224,8 +224,8 @@ func (svc *service) close() {
 	}
 }
 
-// publishLocked tells the Port Mapper the SDP address of a place, or removes it. The listeners of a
-// port share one entry, for all addresses of both families.
+// publishLocked registers the SDP addresses of a place with the Port Mapper, or removes them. The
+// listeners of a port share one entry, for all addresses of both families.
 func (ls *listeners) publishLocked(p place) error {
 	if ls.mapper == nil {
 		return nil

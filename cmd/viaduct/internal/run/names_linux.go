@@ -57,7 +57,8 @@ func (t *nameTable) remove(cookie uint64) {
 	delete(t.m, cookie)
 }
 
-// end marks a socket's names as removable. They are removed after keptNames others.
+// end marks a socket's names as removable. They are removed when keptNames other sockets were
+// marked.
 func (t *nameTable) end(cookie uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -46,7 +46,7 @@ type pair struct {
 	due bool // guarded by mu; the next connect is to succeed
 }
 
-// succeed answers a connect with success. [p.mu]
+// succeed answers a connect with success. The caller holds mu.
 func (p *pair) succeed(c *notify.Call) {
 	if c.Return(0, 0) == nil {
 		p.due = false
@@ -56,7 +56,7 @@ func (p *pair) succeed(c *notify.Call) {
 
 // repeats reports whether c repeats the last connect that was answered. If a signal arrives at the
 // same moment, the kernel drops the answer and restarts the call, without notice to the supervisor.
-// [p.mu]
+// The caller holds mu.
 func (p *pair) repeats(c *notify.Call) bool {
 	last := p.answered.Swap(nil)
 	return last != nil && last.TID == c.TID && last.Args == c.Args
@@ -114,7 +114,8 @@ func (s *supervisor) watchPair(cookie uint64, n names, role string) {
 	})
 }
 
-// forgetPair removes the record of an end that the program does not have.
+// forgetPair removes the record of an end that the program does not have. It returns the pair, or
+// nil if there is no record.
 func (s *supervisor) forgetPair(cookie uint64) *pair {
 	s.pairs.mu.Lock()
 	p := s.pairs.m[cookie]
@@ -218,7 +219,8 @@ func (s *supervisor) findPairShort(c *notify.Call) (p *pair, err error) {
 	return p, err
 }
 
-// connectPaired serves a connect of a socket that a pair has already replaced.
+// connectPaired serves a connect of a socket that a pair has already replaced. For any other
+// socket, it returns false and does not answer.
 func (s *supervisor) connectPaired(c *notify.Call) bool {
 	p, err := s.findPair(c)
 	if err != nil {
@@ -442,7 +444,7 @@ func replaceable(tid, number, fd int) (flags int, err error) {
 	return flags, nil
 }
 
-// fieldOf returns the value of a field in a file of lines.
+// fieldOf returns the value of a field in a file of lines, or "".
 func fieldOf(b []byte, name string) string {
 	for line := range bytes.Lines(b) {
 		if v, ok := bytes.CutPrefix(line, []byte(name)); ok {

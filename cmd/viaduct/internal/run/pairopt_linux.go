@@ -162,7 +162,8 @@ func copyOptions(to, from int) {
 	if l, err := getLinger(from); err == nil && l.Onoff != 0 {
 		unix.SetsockoptLinger(to, unix.SOL_SOCKET, unix.SO_LINGER, l)
 	}
-	// The kernel chooses sizes the program did not set, and they differ by family.
+	// Buffer sizes are copied only if the program has set them, because the kernel's own choice
+	// differs by family.
 	locked, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
 	if err != nil {
 		return

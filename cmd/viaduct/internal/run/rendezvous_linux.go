@@ -66,7 +66,7 @@ func sameUser(c *net.UnixConn) bool {
 const overflowUID = 65534
 
 // askForPair passes an end of a pair to the listening program's supervisor. It returns the address
-// the connecting program shows.
+// the connecting program shows. The error is errNoPair if no such supervisor of this user is found.
 func askForPair(to, from netip.AddrPort, end int) (netip.AddrPort, error) {
 	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
 	places := []netip.Addr{to.Addr(), any6}

@@ -1,4 +1,5 @@
-// Package run is the verb run: it carries the TCP connections of an unmodified program over SDP.
+// Package run is the verb run: it carries the TCP connections of an unmodified program over SDP, or
+// lets a [Service] answer the program's calls (--rdma).
 //
 // Three processes take part. The front is the process the shell started. It starts the supervisor,
 // passes on signals, and ends with the program's exit code. If the supervisor dies, the front

@@ -61,7 +61,7 @@ const settled = syscall.Signal(64) // the last one
 // from signals to the front alone.
 type signalCounts struct {
 	settling sync.Mutex    // held while a signal settled is pending
-	settled  chan struct{} // it has come
+	settled  chan struct{} // receives a value when that signal has arrived
 
 	mu    sync.Mutex
 	seen  [65]int // guarded by mu; received by this process, and not reported by the front yet

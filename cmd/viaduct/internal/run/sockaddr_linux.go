@@ -127,7 +127,7 @@ func fromSockaddr(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// localName and peerName return the kernel's names of a socket.
+// localName returns the kernel's name of a socket's own end, or the zero value after an error.
 func localName(fd int) netip.AddrPort {
 	sa, err := unix.Getsockname(fd)
 	if err != nil {

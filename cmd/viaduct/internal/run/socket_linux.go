@@ -107,7 +107,7 @@ func netnsCookie() uint64 {
 	return n
 }
 
-// tcpState returns the state of a TCP socket.
+// tcpState returns the state of a TCP socket, or 0 if it is unknown.
 func tcpState(fd int) int {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -185,7 +185,7 @@ type nearSocket struct {
 	fd, room int // -1 once they are closed or passed on
 }
 
-// newNear takes ownership of fd.
+// newNear takes ownership of fd, also if it returns an error.
 func newNear(fd int) (*nearSocket, error) {
 	room, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

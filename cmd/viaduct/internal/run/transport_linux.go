@@ -37,7 +37,7 @@ const (
 	lingerSeconds = 10
 )
 
-// A carrier dials the connections of the transport. They replace the TCP connections of programs.
+// A carrier dials the SDP connections that replace the TCP connections of programs.
 type carrier struct {
 	options sdp.Options
 	mapper  *portmap.Client
