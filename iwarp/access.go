@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// [RDMAP-3.2-7] [RDMAP-8.1.1-5]
+// The rights of regions and windows: [RDMAP-3.2-7] [RDMAP-8.1.1-5]
 
 // Access is a set of rights that a peer has to a region or window, for example
 // RemoteRead|RemoteWrite. The owner may always read and write locally.
@@ -22,7 +22,7 @@ const ( // [SEC-6.3.5-1]
 
 	LocalOnly Access = 0 // no remote rights; enough for memory that an own RDMA Read fills
 
-	// RemoteAtomic [RDMAPX-5-4], LocalOnly [I-58].
+	// Requirements: RemoteAtomic [RDMAPX-5-4], LocalOnly [I-58].
 )
 
 // String returns the rights by name, joined by "|", or "none" for LocalOnly.

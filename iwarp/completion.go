@@ -12,8 +12,8 @@ type Status uint8
 // The statuses.
 const (
 	StatusOK          Status = iota
-	StatusFlushed            // the request was not performed, because the stream has ended
-	StatusLocalAccess        // local memory of the request was not registered, or no longer
+	StatusFlushed            // the stream or the peer's direction ended before the request was done
+	StatusLocalAccess        // local memory of the request became inaccessible
 	StatusLength             // receive: the message was longer than the buffer
 	StatusRemote             // the peer refused this request with a Terminate
 )
@@ -68,7 +68,7 @@ type Completion struct { // [RDMAP-3.2-2]
 	// Len is the number of bytes received or read. It is 0 for all other operations and statuses.
 	Len uint32
 
-	// For receives.
+	// These five fields are set only for receives that succeeded.
 	Solicited   bool    // the peer asked for an event at the receiver
 	Invalidated bool    // the message invalidated STag
 	HasImm      bool    // the message was Immediate Data; the buffer is unchanged
@@ -78,7 +78,7 @@ type Completion struct { // [RDMAP-3.2-2]
 	// Value is the value that the word had before an Atomic Operation; 0 for other operations.
 	Value uint64
 
-	// Len [DDP-5.4-3] [RDMAP-5.3-3], HasImm [I-66].
+	// Requirements: Len [DDP-5.4-3] [RDMAP-5.3-3], HasImm [I-66].
 }
 
 // Err returns the error of the status, or nil if the request succeeded. The error of a flushed

@@ -132,10 +132,11 @@ type Config struct {
 	IdleTimeout      time.Duration
 
 	// EndWithPeer ends the stream when the peer closes its direction, for example by closing its
-	// socket. Posted requests are flushed, and [QueuePair.Err] is io.EOF. Without it our direction
-	// stays open until it is closed, because a peer may close its direction and still want to
-	// receive. Consumers of RDMA in kernels do not: they close the whole connection, so a server
-	// that waits only for [QueuePair.Ended] would keep their streams for ever.
+	// socket. Posted requests are flushed, and [QueuePair.Err] is io.EOF. Without EndWithPeer our
+	// direction stays open until the program closes it, because a peer may close its own direction
+	// and still want to receive. RDMA consumers in kernels never do that, but close the whole
+	// connection, so a server that waits only for [QueuePair.Ended] would keep their streams for
+	// ever.
 	EndWithPeer bool
 
 	// TLS, if set, runs the stream over a TLS connection. No RFC specifies iWARP over TLS; it works
@@ -156,7 +157,7 @@ type Config struct {
 	// agrees; Linux only. Streams with TLS or WrapConn do not use it.
 	SameHost samehost.Policy
 	// SameHostDir is a directory where the two processes find each other if they have separate
-	// network namespaces, as containers have. Both need to set it. See package samehost.
+	// network namespaces, as containers have. Both processes need to set it. See package samehost.
 	SameHostDir string
 
 	// KeepConn returns the TCP connection to the caller after a rejection, instead of closing it.
@@ -180,11 +181,11 @@ type Config struct {
 	rtr      mpa.RTR   // for tests: the ready messages offered; 0 means Write and Read
 	forceRTR mpa.RTR   // for tests: the ready message that a Responder names, whatever is offered
 
-	// Device [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2] [DDP-8.3.2-2],
-	// SRQShare [SEC-6.4.3.1-1] [SEC-6.4.3.1-2], Private [I-12], IRD, ORD [RDMAP-6.1-2] [RDMAP-6.1-3]
-	// [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2], MinORD [MPA2-9.1-8],
-	// Plain [MPA2-10-3], PlainFallback [I-02], ClientServer [MPA2-5-1] [I-06], forceRTR [I-07],
-	// EarlyResponder [I-77], Markers [I-09], FPDUSize [I-26], MaxFPDU [I-25],
+	// Requirements: Device [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2]
+	// [DDP-8.3.2-2], SRQShare [SEC-6.4.3.1-1] [SEC-6.4.3.1-2], Private [I-12], IRD, ORD
+	// [RDMAP-6.1-2] [RDMAP-6.1-3] [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2], MinORD
+	// [MPA2-9.1-8], Plain [MPA2-10-3], PlainFallback [I-02], ClientServer [MPA2-5-1] [I-06],
+	// forceRTR [I-07], EarlyResponder [I-77], Markers [I-09], FPDUSize [I-26], MaxFPDU [I-25],
 	// Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead [I-62], StrictInvalidate
 	// [I-55], FirstFPDUDelay [I-10], TLS [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1]
 	// [DDP-8.4-2] [I-73], KeepConn [I-15], MaxPending, MaxPendingPerHost [I-70].

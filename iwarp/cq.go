@@ -16,8 +16,8 @@ import (
 // is fixed. A stream whose queues are deeper than the free capacity cannot be made, so a completion
 // queue never overflows.
 //
-// Streams share a queue only if the caller passes it to several of them. Do so only if those
-// streams may know about each other, such as the streams of one tenant.
+// Streams share a queue only if the caller passes it to several of them. Share a queue only among
+// streams that may know about each other, such as the streams of one tenant.
 //
 // A CompletionQueue is safe for concurrent use.
 type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1] [SEC-6.4.3.2-3] [RDMAP-8.1.1-10] [SEC-7.1-1]
@@ -219,11 +219,13 @@ func init() {
 	attend.ProgressOf = func(queue any) attend.SourceSleeper { return (*progress)(queue.(*CompletionQueue)) }
 }
 
-// maxPolled is the largest number of connections a consumer polls itself. With more, the system
-// calls would cost more than they gain, so the goroutines of the connections receive.
+// maxPolled is the largest number of connections a consumer polls itself. With more connections,
+// the system calls of polling cost more than they gain, so the goroutines of the connections
+// receive.
 const maxPolled = 8
 
-// Poll implements [attend.Progress].
+// Poll implements [attend.Progress]. It receives from all connections without waiting. If there are
+// more than maxPolled, it only starts delayed sends and returns false.
 func (p *progress) Poll() (got bool) {
 	users := *p.users.Load()
 	if len(users) > maxPolled {
@@ -240,14 +242,15 @@ func (p *progress) Poll() (got bool) {
 	return got
 }
 
-// Unpoll implements [attend.Progress].
+// Unpoll implements [attend.Progress]. From now on other goroutines receive from the connections.
 func (p *progress) Unpoll() {
 	for _, q := range *p.users.Load() {
 		q.unpoll()
 	}
 }
 
-// Expects implements [attend.SourceSleeper].
+// Expects implements [attend.SourceSleeper]. It reports whether any connection may get an answer
+// soon; with more than maxPolled connections it returns false.
 func (p *progress) Expects() bool {
 	users := *p.users.Load()
 	return len(users) <= maxPolled && slices.ContainsFunc(users, func(q *QueuePair) bool {
@@ -259,14 +262,16 @@ func (p *progress) Expects() bool {
 	})
 }
 
-// Near implements [attend.SourceSleeper].
+// Near implements [attend.SourceSleeper]. It is false without connections, with more than
+// maxPolled, or if one of them is not ready.
 func (p *progress) Near() bool {
 	users := *p.users.Load()
 	far := func(q *QueuePair) bool { return !q.ready.Load() || !q.fc.Near() }
 	return 0 < len(users) && len(users) <= maxPolled && !slices.ContainsFunc(users, far)
 }
 
-// SleepAt implements [attend.SourceSleeper].
+// SleepAt implements [attend.SourceSleeper]. It returns false without connections, or if one of
+// them is not ready or cannot be added to s.
 func (p *progress) SleepAt(s *attend.Sleeper) bool {
 	users := *p.users.Load()
 	for _, q := range users {

@@ -20,7 +20,7 @@ type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 	CQEntries   int    // largest capacity of a completion queue; default 1<<20
 }
 
-// DeviceConfig is the configuration that the operator of a program chooses, not its connections.
+// DeviceConfig is the configuration that the operator of a program chooses for all its connections.
 type DeviceConfig struct {
 	Limits Limits
 
@@ -29,7 +29,7 @@ type DeviceConfig struct {
 	// as a CRC32c: a TCP checksum does not. Nothing else changes for a program.
 	NoCRC bool
 
-	// NoCRC [MPA-4.4-6] [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05].
+	// Requirements: NoCRC [MPA-4.4-6] [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05].
 }
 
 // A Device has the role of an RDMA adapter: a table of registered memory, and limits shared by all
@@ -128,13 +128,14 @@ type RegionOptions struct {
 	// peer then sees addresses of this process.
 	Virtual bool
 	// Guarded marks memory whose access may fault, for example a mapped file that is truncated. A
-	// transfer then fails, instead of the program.
+	// fault then fails the transfer instead of ending the program.
 	Guarded bool
-	// Key fixes the low eight bits of the STag if KeySet is true. Otherwise they are random too.
+	// Key fixes the low eight bits of the STag if KeySet is true. Otherwise these bits are random,
+	// like the others.
 	Key    uint8
 	KeySet bool
 
-	// Virtual [I-57].
+	// Requirements: Virtual [I-57].
 }
 
 // Register makes mem usable by all streams of the domain, and by no others. Local use is always

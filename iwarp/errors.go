@@ -33,10 +33,10 @@ type RejectedError struct { // [MPA-7.1.1-12] [MPA-7.1.2-13]
 	Conn   net.Conn
 	Unread []byte
 
-	// IRD, ORD [MPA2-9.1-14].
+	// Requirements: IRD, ORD [MPA2-9.1-14].
 }
 
-// Error implements error.
+// Error returns a text with the length of the private data and the depths, but not the data itself.
 func (e *RejectedError) Error() string {
 	return fmt.Sprintf("iwarp: connection rejected by the peer (%d bytes of private data, IRD %d, ORD %d)",
 		len(e.Private), e.IRD, e.ORD)

@@ -9,11 +9,11 @@ import (
 )
 
 // farWrites are adjacent segments of RDMA Writes to far memory, which this process cannot address
-// (see [Space]), that arrived in one read of the stream. All are short, except that the first may
-// be a long segment of the same message. The segments are checked and placed together, because each
-// access to far memory is a system call, which costs more than all other work for a short segment.
-// If the access is refused or fails, the segments are placed one by one, so that each has the same
-// outcome as alone.
+// (see [Space]), that arrived in one read of the stream. All segments are short, except that the
+// first may be a long segment of the same message. The segments are checked and placed together,
+// because each access to far memory is a system call, which costs more than all other work for a
+// short segment. If the access is refused or fails, the segments are placed one by one, so that
+// each has the same outcome as alone.
 type farWrites struct {
 	list  []farWrite
 	b     []byte // payload of all segments in list; in room, or in frame after a long segment

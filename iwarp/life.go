@@ -56,8 +56,8 @@ func (q *QueuePair) end(err error, how ending, term *[]byte) {
 	}
 }
 
-// markEnd marks the stream as ended, and reports whether this call did. The caller then runs
-// tearDown where it may wait. term is the Terminate to send, or nil.
+// markEnd marks the stream as ended. It returns false if the stream had ended before. After true
+// the caller runs tearDown in a goroutine that may wait. term is the Terminate to send, or nil.
 func (q *QueuePair) markEnd(err error, how ending, term *[]byte) bool {
 	q.mu.Lock()
 	if q.err != nil {

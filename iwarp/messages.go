@@ -46,7 +46,7 @@ func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, regmem.O
 	return q.dev.reg.Access(s.tagged.STag, s.tagged.TO+off, n, q.pd.dom, q, regmem.RemoteWrite)
 }
 
-// endWrite counts the bytes. The ULP is not notified.
+// endWrite counts the bytes that the segment placed. The ULP is not notified.
 func (q *QueuePair) endWrite(s *segment) { q.stats.placed.Add(uint64(s.size)) }
 
 func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {

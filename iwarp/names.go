@@ -19,8 +19,8 @@ type Params struct {
 
 	Private []byte // private data of the peer: input from the network
 
-	// Rev [MPA-7.1.1-18] [MPA-3-13], SendMarkers [MPA-7.1.1-6] [MPA-7.1.1-7],
-	// CRC [MPA-7.1.1-9], PeerIRD, PeerORD [MPA2-9.1-4] [MPA2-9.1-14], Private [MPA-7.1.1-21].
+	// Requirements: Rev [MPA-7.1.1-18] [MPA-3-13], SendMarkers [MPA-7.1.1-6] [MPA-7.1.1-7], CRC
+	// [MPA-7.1.1-9], PeerIRD, PeerORD [MPA2-9.1-4] [MPA2-9.1-14], Private [MPA-7.1.1-21].
 }
 
 func params(p mpa.Params) Params {
@@ -31,7 +31,7 @@ func params(p mpa.Params) Params {
 	}
 }
 
-// [RDMAP 4.8]
+// The layers of an error: [RDMAP 4.8]
 
 // A Layer is the protocol layer that found the error of a [TerminateError].
 type Layer uint8

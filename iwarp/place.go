@@ -6,9 +6,9 @@ import (
 )
 
 // reach returns the n bytes at offset to of the region with the given STag of the peer. The outcome
-// is regmem.OK if the region allows the rights in need; otherwise the bytes are nil. They are nil
-// with regmem.OK too if the placer cannot hold the pin, as for far memory. The placer then pins the
-// memory later, piece by piece.
+// is regmem.OK if the region allows the rights in need; otherwise the bytes are nil. The bytes are
+// nil with regmem.OK too if the placer cannot hold the pin, as for far memory. The placer then pins
+// the memory later, piece by piece.
 func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
 	r := &q.rx
 	if m := regmem.RegionOf(r.Held()); m != nil && m.Handle() == stag {

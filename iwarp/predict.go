@@ -48,7 +48,7 @@ func (g *guess) begun(s *segment) {
 	}
 }
 
-// addSegment predicts a segment with n bytes of headers above MPA, and the payload memory place. It
+// addSegment predicts a segment with n bytes of headers above MPA, whose payload goes to place. It
 // returns false if there is no room for the segment.
 func addSegment(to *placer.Predictions, n int, place []byte) bool {
 	u := n + len(place)

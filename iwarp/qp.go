@@ -55,7 +55,7 @@ type QueuePair struct {
 // A sendQueue holds the posted requests, and the conditions that delay them.
 type sendQueue struct {
 	sq          queue.Work[*sendWQE]
-	sqUsed      atomic.Int64 // requests posted whose completion was not polled
+	sqUsed      atomic.Int64 // slots in use, each until the completion of its request is polled
 	spare       spareWQEs
 	direct      directSend
 	unpublished []Completion // completions to be published together; guarded by the lock of sq
@@ -107,22 +107,22 @@ type activity struct {
 	noted atomic.Uint64 // number of received FPDUs when moved was set
 }
 
-// The limits are the timers of a stream, and its goroutines.
+// limits holds the timers of a stream, and counts its goroutines.
 type limits struct {
 	timers []*time.Timer // guarded by mu; timers that have not fired
 	limit  *time.Timer   // guarded by mu; the timer, also in timers, that waits for the first FPDU
 	wg     sync.WaitGroup
 }
 
-// The ends are the steps in the end of a stream.
+// ends holds the steps in the end of a stream.
 type ends struct {
-	closer   atomic.Bool // Close was called: it ends the stream, not endInOrder
-	ended    event       // err is set
-	drained  event       // our direction was ended
+	closer   atomic.Bool // Close was called, and ends the stream instead of endInOrder
+	ended    event       // the stream has ended, and err is set
+	drained  event       // our direction has ended in order
 	peerEnd  event       // the peer has ended its direction
 	termSent event       // TCP has the Terminate
 	txFailed event       // nothing can be sent any more
-	gone     event       // everything is released
+	gone     event       // tearDown is complete
 }
 
 // newQueuePair returns a stream that is not connected yet. It keeps cfg, which nobody else may use.

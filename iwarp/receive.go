@@ -32,7 +32,8 @@ type rxState struct {
 	guess
 }
 
-// Receive implements [frameio.Protocol].
+// Receive implements [frameio.Protocol]: it handles the FPDUs at the front of p. After the end of
+// the stream it drops all bytes.
 func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
@@ -56,13 +57,14 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	return n, missing, err
 }
 
-// Plan implements [frameio.Planner].
+// Plan implements [frameio.Planner]: it adds the memory for the missing and for the predicted
+// payload.
 func (e *engine) Plan(p *frameio.Plan) error {
 	e.rx.Plan(p)
 	return nil
 }
 
-// Landed implements [frameio.Planner].
+// Landed implements [frameio.Planner]: it handles the bytes that a read put into planned memory.
 func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
 	q := (*QueuePair)(e)
 	if q.rx.Missing() > 0 {
@@ -108,7 +110,8 @@ func (q *QueuePair) badFPDU(err error) {
 		code = me.Code
 	}
 	if ce, ok := errors.AsType[*mpa.CRCError](err); ok && !q.rx.first && ce.Field == 0 {
-		// Linux sends the Terminate of a failed start-up without CRC. [I-31]
+		// Linux sends the Terminate of a failed start-up without CRC, so this FPDU may be one.
+		// [I-31]
 		if h, n, perr := ddp.ParseUntagged(ce.ULPDU); perr == nil && h.QN == rdmap.QueueTerminate {
 			if t, _, perr := rdmap.ParseTerminate(ce.ULPDU[n:]); perr == nil {
 				err = fmt.Errorf("%w; it looks like a Terminate: %w", err, terminateError(t, true, ce.ULPDU[n:], nil))
@@ -118,8 +121,9 @@ func (q *QueuePair) badFPDU(err error) {
 	q.fault(rdmap.TerminateMPA(uint8(code)), err)
 }
 
-// firstFPDU allows us to send FPDUs, because u, the first one of the peer, has arrived. It reports
-// whether u is a ready message that must not use up a receive. [MPA-7.1.2-15] [I-08] [I-21]
+// firstFPDU allows a Responder to send FPDUs, because u, the first FPDU of the peer, has arrived.
+// It reports whether u is a ready message that must not use up a receive. [MPA-7.1.2-15] [I-08]
+// [I-21]
 func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
 	if q.responder == nil {
 		return false

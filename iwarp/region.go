@@ -130,7 +130,7 @@ func (w *Window) invalidate() bool {
 // Invalidate that crosses our own invalidation is not an error. [I-55]
 const formerWindows = 1024
 
-// windows holds the windows that Bind made for one stream. Guarded by QueuePair.mu.
+// windows holds the windows that Bind made for one stream. QueuePair.mu guards all fields.
 type windows struct {
 	open   map[uint32]*Window
 	former []uint32 // ring of the STags of closed windows

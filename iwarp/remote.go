@@ -35,7 +35,7 @@ func (a RemoteAddr) Add(n int) RemoteAddr {
 	return a
 }
 
-// Remote returns the address the peer uses for the byte at offset off.
+// Remote returns the address that the peer uses for the byte at offset off, which is not checked.
 func (r *MemoryRegion) Remote(off int) RemoteAddr {
 	return RemoteAddr{STag: r.STag(), TO: r.TO()}.Add(off)
 }

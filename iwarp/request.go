@@ -171,8 +171,8 @@ func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] 
 		q.discard(err)
 		return nil, err
 	}
-	// The stream is complete before the Reply is sent, so that it can receive what the peer sends
-	// at once. [MPA-7.1-6]
+	// The stream is complete before the Reply is sent, because the peer may send a message as soon
+	// as it has the Reply. [MPA-7.1-6]
 	if err = q.start(r.nc, r.r.Params(), r.r); err == nil {
 		err = r.writeFrame(reply)
 	}

@@ -23,8 +23,8 @@ type messageType struct {
 	// of importance, so a segment whose CRC is to be verified first can be checked again.
 	begin func(q *QueuePair, s *segment) refusal
 
-	// target pins the memory for the payload from offset off on, at most n bytes. A type without
-	// target leaves its payload to end.
+	// target pins the memory for the payload from offset off on, at most n bytes. If target is nil,
+	// end reads the payload from the staged segment.
 	target func(q *QueuePair, s *segment, off, n uint64) (regmem.Ref, regmem.Outcome)
 
 	// end handles a segment after all of its payload was placed.
@@ -34,7 +34,7 @@ type messageType struct {
 	fail func(q *QueuePair, s *segment, out regmem.Outcome, err error)
 }
 
-// A segment is the DDP segment being handled.
+// A segment is the received DDP segment that is being handled.
 type segment struct {
 	op     rdmap.Opcode
 	last   bool         // last segment of the message
@@ -44,7 +44,7 @@ type segment struct {
 	size   int          // size of the payload in bytes
 	at     []byte       // memory of the payload, if it is contiguous and pinned; otherwise nil
 
-	// These fields are for a segment that is read into place.
+	// These fields are set only for a segment whose payload is read directly into its memory.
 	crc uint32                // CRC of the headers
 	hdr [ddp.UntaggedLen]byte // memory of u
 }
@@ -93,9 +93,9 @@ func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 	return f
 }
 
-// refuse ends the stream because of fault f in the segment. Both ULPs get the error. [DDP-8.3-4]
-// [SEC-6.1.1-6] [RDMAPX-6.1-2] [RDMAPX-8.1-2] [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3]
-// [RDMAP-7.1-4]
+// refuse ends the stream because of fault f in the segment. Both ULPs get the error. If the message
+// was too long, its receive completes with StatusLength. [DDP-8.3-4] [SEC-6.1.1-6] [RDMAPX-6.1-2]
+// [RDMAPX-8.1-2] [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3] [RDMAP-7.1-4]
 func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 	// s is a Send, because the length of no other message depends on a buffer. [RDMAP-5.3-4]
 	// [DDP-1.2-1]
@@ -112,7 +112,7 @@ func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 	q.fault(t, cause)
 }
 
-// frames is the QueuePair as a [placer.Wire].
+// frames is the QueuePair as a [placer.Wire], which interprets received FPDUs.
 type frames QueuePair
 
 var _ placer.Wire = (*frames)(nil)
@@ -206,7 +206,7 @@ func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool)
 	return payload, true
 }
 
-// count counts a segment in the statistics.
+// count adds a received segment to the statistics of the stream.
 func (q *QueuePair) count(s *segment) {
 	c := &q.stats
 	c.recvBytes.Add(uint64(s.size))
@@ -268,7 +268,8 @@ func (q *QueuePair) belongs(t *messageType, s *segment, off uint64, at []byte) b
 	return !ref.Far() && &ref.B()[0] == &at[0]
 }
 
-// Predicted implements [placer.Wire].
+// Predicted implements [placer.Wire]. It begins the predicted segment if the header in p fits the
+// prediction; otherwise ok is false and nothing has changed.
 func (w *frames) Predicted(p, place []byte, come int, f *placer.Frame) (payload []byte, ok bool, err error) {
 	q := (*QueuePair)(w)
 	if q.life.Load().ended() || len(p) <= mpa.LengthLen {
@@ -283,7 +284,8 @@ func (w *frames) Predicted(p, place []byte, come int, f *placer.Frame) (payload 
 	return payload, ok, nil
 }
 
-// Target implements [placer.Wire].
+// Target implements [placer.Wire]. If the memory is not accessible any more, it ends the stream and
+// returns empty memory, so that the bytes are dropped.
 func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
 	q := (*QueuePair)(w)
 	s := &q.rx.seg
@@ -299,7 +301,8 @@ func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
 	return ref
 }
 
-// Lost implements [placer.Wire].
+// Lost implements [placer.Wire]. It ends the stream because the memory of the current segment
+// faulted.
 func (w *frames) Lost(err error) {
 	q := (*QueuePair)(w)
 	messageTypes[q.rx.seg.op].fail(q, &q.rx.seg, regmem.NoRegion, err)

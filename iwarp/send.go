@@ -57,8 +57,8 @@ const lookAhead = 8
 // A run is the range first to end-1 of requests of the send queue.
 type run struct{ first, end uint64 }
 
-// A txMessage is a message during sending in segments: one message of RDMAP is one message of DDP.
-// [RDMAP-3.1-3]
+// A txMessage is the message that is being sent, segment by segment. One message of RDMAP is one
+// message of DDP. [RDMAP-3.1-3]
 type txMessage struct {
 	active bool
 	op     rdmap.Opcode
@@ -72,7 +72,8 @@ type txMessage struct {
 	rest []byte
 }
 
-// engine is the QueuePair as a [frameio.Protocol].
+// engine is the QueuePair as a [frameio.Protocol], which builds batches of FPDUs and handles
+// received bytes.
 type engine QueuePair
 
 var (
@@ -93,7 +94,7 @@ func (e *engine) Fill(b *frameio.Batch) {
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
 			return
 		}
-		// One segment needs at most this room in the arena, and this number of pieces.
+		// One segment needs at most two FPDUs of room in the arena, and MaxSGE pieces of the batch.
 		if t.used > arenaSize-2*mpa.MaxFPDU || b.Pieces() < MaxSGE {
 			b.LeaveMore()
 			return
@@ -123,9 +124,9 @@ func (e *engine) Fill(b *frameio.Batch) {
 	}
 }
 
-// peerPredicts reports whether the peer can predict the memory for the next segment. It can for a
-// Read Response, because it has sent the Read Request. It can for any segment if its consumer uses
-// a [RecvSource], which is assumed if ours does.
+// peerPredicts reports whether the peer can predict the memory for the next segment. The peer can
+// for a Read Response, because the peer has sent the Read Request. The peer can for any segment if
+// its consumer uses a [RecvSource], which is assumed if ours does.
 func (q *QueuePair) peerPredicts() bool { return q.supply != nil || q.tx.cur.in != nil }
 
 // Sent implements [frameio.Protocol]. TCP has all bytes of the batch: its Sends and Writes
@@ -288,8 +289,8 @@ func (q *QueuePair) nextMSN(qn int) ddp.MSN {
 }
 
 // short sends a message of a single short FPDU with at most one piece of payload. short returns
-// false for all other messages, which segment handles. Most messages are short, and this path costs
-// less.
+// false for all other messages, which segment handles. Most messages are short, and short costs
+// less than segment.
 func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Opcode, hl int) bool {
 	t := &q.tx
 	if w.length > smallFPDU || w.nsg > 1 || t.enc.Markers {
@@ -385,7 +386,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 			return
 		}
 	}
-	// Bytes copied from far memory do not change any more.
+	// Payload that was copied from far memory does not change any more, and has no pin.
 	moving := m.w != nil && changeable(m.w) || m.in != nil && n > 0 && refs[0].Pins()
 	q.frame(b, h, refs, n, t.enc.CRC && moving)
 	if last {
@@ -451,8 +452,8 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 }
 
 // fetches reports whether the payload in ref must be copied to the arena before its FPDU is made.
-// So must a mapped file if there are CRCs, because it may change between its CRC and the write to
-// TCP.
+// Far memory always must; guarded memory, such as a mapped file, must if the stream has CRCs,
+// because it may change between its CRC and the write to TCP.
 func (t *txState) fetches(ref regmem.Ref) bool { return ref.Far() || t.enc.CRC && ref.Guarded() }
 
 // fetch copies the bytes of ref to the arena, and releases ref. It returns false if the bytes are
@@ -503,7 +504,8 @@ func touchable(ref regmem.Ref) bool {
 	return !ref.Guarded() || ref.Probe() == nil
 }
 
-// failRequest ends the stream because local memory of request w is not accessible any more.
+// failRequest completes request w with StatusLocalAccess and ends the stream, because local memory
+// of w is not accessible any more.
 func (q *QueuePair) failRequest(w *sendWQE) {
 	w.status = StatusLocalAccess
 	seq := q.tx.cur.seq
@@ -564,7 +566,8 @@ func (t *txState) crc(b []byte) uint32 {
 	return 0
 }
 
-// take appends the bytes of refs to p and releases refs. Bytes of a mapping that has gone are zero.
+// take appends the bytes of refs to p and releases refs. Bytes that cannot be read, because a
+// mapping has gone, become zero.
 func take(p []byte, refs []regmem.Ref) []byte {
 	for i := range refs {
 		n := len(p)

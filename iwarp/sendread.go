@@ -49,7 +49,7 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
 
-// sendAtomic sends an Atomic Request.
+// sendAtomic sends an Atomic Request. Its identifier must come back in the response.
 func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 	t := &q.tx
 	t.opID++
@@ -128,9 +128,9 @@ func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Faul
 }
 
 // atomic performs an Atomic Operation in the byte order of this machine, with the processor's
-// atomic instructions. So it is atomic with respect to the Atomics of all streams and to uses of
-// sync/atomic. It returns the original value. [RDMAPX-5-1] [RDMAPX-5.3-1] [RDMAPX-5.4-2]
-// [RDMAPX-5.1.1-7] [RDMAPX-5-2] [I-65]
+// atomic instructions. The operation is therefore atomic with respect to the Atomics of all streams
+// and to uses of sync/atomic. It returns the original value. [RDMAPX-5-1] [RDMAPX-5.3-1]
+// [RDMAPX-5.4-2] [RDMAPX-5.1.1-7] [RDMAPX-5-2] [I-65]
 func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	ref, f := q.atomicTarget(r)
 	if f != rdmap.OK {

@@ -13,7 +13,7 @@ import (
 // reported as usual, by completions with the given ID.
 //
 // All methods except Keep are called in the receive role of the stream: one at a time, by the
-// goroutine that has the role. They must neither block nor call methods of the stream.
+// goroutine that has the role. These methods must neither block nor call methods of the stream.
 //
 // A consumer may lend memory for a time, for example the buffer of a waiting read, and take it back
 // by [QueuePair.Reclaim].
@@ -55,7 +55,8 @@ type RecvGuess struct {
 	Partial int    // number of payloads that may be read there before they are complete
 }
 
-// A Pending reports on the unread bytes of a stream. It is valid only during the call that got it.
+// A Pending reports on the unread bytes of a stream. A Pending is valid only during the call of
+// Full to which it was passed.
 type Pending interface {
 	// Has reports whether at least n bytes have arrived, including the headers of all layers.
 	Has(n int) bool
@@ -124,7 +125,8 @@ func (q *QueuePair) full(next []byte, staged int) bool {
 	return full
 }
 
-// IsSend implements [Pending].
+// IsSend implements [Pending]. It returns false if the opcode has not arrived, and on a stream with
+// markers.
 func (e *engine) IsSend() bool {
 	p := e.rx.next
 	if e.rx.dec.Markers || len(p) < mpa.LengthLen+2 || ddp.IsTagged(p[mpa.LengthLen]) {
@@ -134,7 +136,8 @@ func (e *engine) IsSend() bool {
 	return op.IsSend()
 }
 
-// Has implements [Pending].
+// Has implements [Pending]. It counts staged bytes first, and asks the kernel only if they are too
+// few.
 func (e *engine) Has(n int) bool { return e.rx.staged >= n || e.rx.staged+e.fc.Pending() >= n }
 
 // nextRecv returns the receive for the next message, from the source. It returns nil if RecvDepth
@@ -155,7 +158,8 @@ func (q *QueuePair) nextRecv(head []byte, size int, last bool) *recvWQE {
 	return w
 }
 
-// Deliver implements [frameio.Deliverer].
+// Deliver implements [frameio.Deliverer]: it calls the handlers of the completion queues. keep is
+// the answer of RecvSource.Keep, or false without a source.
 func (e *engine) Deliver() (keep bool) {
 	q := (*QueuePair)(e)
 	q.callHandlers()

@@ -184,7 +184,8 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 	}
 }
 
-// wrap applies the configured layers between the stream and TCP. It closes nc after an error.
+// wrap sets the socket options, and puts Config.WrapConn and Config.TLS between the stream and TCP.
+// It closes nc after an error.
 func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
 	// Nagle's algorithm is off, so that FPDUs begin segments when they can. The system chooses the
 	// buffer sizes, because it fits them to the path. [MPA-5.1-3] [DDP-A-1]
@@ -224,7 +225,8 @@ func (c *Config) tuning() sock.Tuning {
 		SameHostDir: c.SameHostDir}
 }
 
-// owns reports whether only the stream uses the TCP connection.
+// owns reports whether only the stream uses the TCP connection, which WrapConn, TLS and KeepConn
+// prevent.
 func (c *Config) owns() bool {
 	return c.WrapConn == nil && c.TLS == nil && !c.portable && !c.KeepConn
 }
@@ -240,14 +242,14 @@ func (q *QueuePair) prepare() error {
 	return nil
 }
 
-// discard ends a stream that was never started.
+// discard ends a stream that was never started, and waits until everything is released.
 func (q *QueuePair) discard(err error) {
 	q.endWith(err, endAbort)
 	<-q.gone.C()
 }
 
-// rejected returns the error of a rejection. With Config.KeepConn it contains the connection.
-// [MPA-7.1.2-13] [I-15]
+// rejected returns the error of a rejection. With Config.KeepConn the error contains the
+// connection. [MPA-7.1.2-13] [I-15]
 func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 	e := &RejectedError{Private: p.Private, IRD: int(p.PeerIRD), ORD: int(p.PeerORD)}
 	if q.cfg.KeepConn {

@@ -16,8 +16,8 @@ type Stats struct {
 	ServedReads, ServedReadBytes   uint64 // the peer's Reads that were answered
 	ServedAtomics                  uint64 // the peer's Atomic Operations that were answered
 
-	// These count work that brings the consumer little. An administrator can end a stream whose
-	// peer does nothing else.
+	// The next three counters count work that brings the consumer little. An administrator can end
+	// a stream whose peer does nothing else.
 	ReceivedEmpty uint64 // messages without payload
 	ReceivedTiny  uint64 // segments that are not the last of their message and carry less than 64 bytes
 	NoReceive     uint64 // messages that found no receive posted
@@ -31,7 +31,7 @@ type Stats struct {
 	// received traffic is recorded by its next empty poll or wait, or by this call.
 	LastActivity time.Time
 
-	// ReceivedEmpty [SEC-6.4.4-1], NoReceive [DDP-7.1-3].
+	// Requirements: ReceivedEmpty [SEC-6.4.4-1], NoReceive [DDP-7.1-3].
 }
 
 type counters struct {

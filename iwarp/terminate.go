@@ -27,7 +27,8 @@ type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8
 	Cause error  // underlying error on this side, or nil
 }
 
-// Error implements error.
+// Error returns who found the error, the layer with its numbers, the meaning, and Hint and Cause if
+// they are set.
 func (e *TerminateError) Error() string {
 	source := "found"
 	if e.Remote {

@@ -15,7 +15,7 @@ const MaxSGE = 8
 // MaxInline is the largest payload in bytes of a request with Inline.
 const MaxInline = 256
 
-// [I-62] [DDP-5.2-2]
+// The limits of a request: [I-62] [DDP-5.2-2]
 
 // [DDP-5.2-2]
 
@@ -165,7 +165,7 @@ type SendWR struct { // [RDMAP-5.3-10] [RDMAP-5.2.1-12] [RDMAP-3.2-1]
 	// [QueuePair.Flush] is called, or a completion queue of the stream is polled.
 	More bool
 
-	// Remote [DDP-5.2-6] [RDMAP-5.1-7] [RDMAP-5.2.1-9], Fence [RDMAP-5.5-9].
+	// Requirements: Remote [DDP-5.2-6] [RDMAP-5.1-7] [RDMAP-5.2.1-9], Fence [RDMAP-5.5-9].
 }
 
 // A RecvWR is a buffer for one message of Send type or of Immediate Data. All of the buffer may be

@@ -78,7 +78,7 @@ func (d *DNS) Register(_ context.Context, r Record, _ time.Duration) (Lease, err
 	return nil, fmt.Errorf("%w: add an SRV record for _viaduct._tcp.%s to the zone", ErrReadOnly, owner)
 }
 
-// Resolve implements Registry.
+// Resolve implements Registry. An answer younger than Refresh is returned without a query.
 func (d *DNS) Resolve(ctx context.Context, kind, name string) (Answer, error) {
 	return d.resolve(ctx, kind, name, d.refresh())
 }

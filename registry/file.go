@@ -78,7 +78,7 @@ func (f *File) refresh() error {
 	return nil
 }
 
-// Resolve implements Registry.
+// Resolve implements Registry. It reads the file only if the file has changed.
 func (f *File) Resolve(ctx context.Context, kind, name string) (Answer, error) {
 	failed := f.refresh()
 	a, err := f.table.Resolve(ctx, kind, name)
@@ -88,7 +88,7 @@ func (f *File) Resolve(ctx context.Context, kind, name string) (Answer, error) {
 	return a, err
 }
 
-// Watch implements Registry.
+// Watch implements Registry. It checks the file every second.
 func (f *File) Watch(ctx context.Context, kind, name string, fn func(Answer)) error {
 	failed := f.refresh()
 	ctx, cancel := context.WithCancel(ctx)
@@ -115,7 +115,7 @@ func (f *File) Watch(ctx context.Context, kind, name string, fn func(Answer)) er
 	return err
 }
 
-// Register implements Registry.
+// Register implements Registry. It adds a line to the file, which it creates if necessary.
 func (f *File) Register(ctx context.Context, r Record, lease time.Duration) (Lease, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
