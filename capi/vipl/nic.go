@@ -35,7 +35,7 @@ type nic struct {
 	closed   bool                  // guarded by mu
 	regions  map[uint32]*vi.Region // guarded by mu; by memory handle
 	tags     map[*vi.Ptag]handle   // guarded by mu
-	children map[handle]func()     // guarded by mu; for each object of the NIC, the function that removes it from its table
+	children map[handle]func()     // guarded by mu; by handle: the function that removes the object from its table
 }
 
 // opened holds the number of open NICs and their Opener.

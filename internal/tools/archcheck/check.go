@@ -66,7 +66,7 @@ func (c *checker) pkg(p pkg) {
 	}
 }
 
-// arrow judges one import of a package that is not a test.
+// arrow checks one import of a package outside of its tests.
 func (c *checker) arrow(at string, r *rule, importPath string) {
 	to, ours := c.path(importPath)
 	switch {
@@ -89,12 +89,12 @@ func (c *checker) arrow(at string, r *rule, importPath string) {
 	}
 }
 
-// ours judges an import of another package of the module.
+// ours checks an import of another package of the module.
 func (c *checker) ours(at string, r *rule, to string) {
 	t := ruleFor(to)
 	switch {
 	case t == nil:
-		return // reported at its own import
+		return // the package without a rule is reported by itself
 	case t.kind == root:
 		if r.kind != root || top(at) != top(to) {
 			c.offend(at, to, "a program is not to be imported")
@@ -114,7 +114,7 @@ func (c *checker) ours(at string, r *rule, to string) {
 	}
 }
 
-// testArrow judges one import of a test. A test may do what its package may, and use the test kit
+// testArrow checks one import of a test. A test may do what its package may, and use the test kit
 // and its own package. Tests of packages other than tools may also use any codec and any internal
 // package.
 func (c *checker) testArrow(at string, r *rule, importPath string) {
@@ -133,7 +133,7 @@ func (c *checker) testArrow(at string, r *rule, importPath string) {
 	}
 }
 
-// ruleFor returns the rule with the longest place that fits path.
+// ruleFor returns the rule with the longest place that fits path, or nil if no place fits.
 func ruleFor(path string) *rule {
 	var best *rule
 	for i := range rules {
@@ -151,7 +151,7 @@ func (r *rule) narrower(than *rule) bool {
 	return len(a) > len(b) || len(a) == len(b) && !below
 }
 
-// fits reports whether a place such as "vi" or "vi/..." means path.
+// fits reports whether a place such as "vi" or "vi/..." includes path.
 func fits(path, place string) bool {
 	if place == "..." {
 		return true

@@ -40,7 +40,7 @@ func run() ([]string, error) {
 	return check(strings.TrimSpace(string(module)), all), nil
 }
 
-// list asks go list for the packages of the module as one system sees them.
+// list returns the packages of the module that go list prints for one system.
 func list(goos string) ([]pkg, error) {
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
 	cmd.Env = append(os.Environ(), "GOOS="+goos, "CGO_ENABLED=0")

@@ -12,7 +12,7 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// Paths of the generated pages, relative to the root of the module.
+// These are the paths of the generated pages, relative to the root of the module.
 const (
 	indexPage = "docs/conformance.md"
 	pagesDir  = "docs/conformance"
@@ -123,7 +123,7 @@ func links(ps []register.Place) string {
 	return strings.Join(out, ", ")
 }
 
-// anchor returns the fragment that a rendered heading gets.
+// anchor returns the fragment by which a link names the heading title.
 func anchor(title string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

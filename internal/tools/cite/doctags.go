@@ -67,7 +67,7 @@ type comment struct {
 	at   token.Pos
 }
 
-// shown returns the documentation of a package, one of whose files is first.
+// shown returns the comments that go doc shows for package p. first is one of its files.
 func shown(p *doc.Package, first *ast.File) []comment {
 	out := []comment{{p.Doc, first.Pos()}}
 	// Take the comments that doc.New has moved out of the declarations. Those of fields and values

@@ -8,9 +8,9 @@
 //	go run ./internal/tools/face          # the exported names that mention internal types
 //	go run ./internal/tools/face -all     # every exported name
 //	go run ./internal/tools/face -check   # the number of names; exit 1 if there are more than
-//	                                      # the limit, or if one that mentions an internal type
-//	                                      # is not in known.txt, or is there and gone, or if
-//	                                      # a comment names what a reader can't look up
+//	                                      # the limit, if known.txt is not the list of names
+//	                                      # that mention internal types, or if a comment
+//	                                      # names what a reader can't look up
 //	go run ./internal/tools/face -write   # renew known.txt
 package main
 
@@ -35,7 +35,7 @@ import (
 var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap", "samehost", "registry", "debug", "roce", "nvme"}
 
 // limit is the number of names that the public packages may export together, because each must be
-// learned and kept. A name that no program needs is unexported, or moved below internal.
+// learned and maintained. A name that no program needs is unexported, or moved below internal.
 const limit = 805
 
 const module = "viaduct"
@@ -111,7 +111,7 @@ func run(w io.Writer, all, check, write bool) error {
 	return within(total)
 }
 
-// within refuses more names than the limit.
+// within returns an error if there are more names than limit.
 func within(total int) error {
 	if total > limit {
 		return fmt.Errorf("%d exported names, at most %d: unexport what a program outside does not need, or move it below internal", total, limit)

@@ -17,7 +17,7 @@
 // half, and freed memory of the program that the Go half reads. Omitted errors are counted by their
 // kind and, for a system call, by its argument; -v lists the functions in which they were found.
 //
-// The exit status is 9 if something is reported, else that of the program.
+// The exit status is 9 if something is reported, and otherwise the program's.
 package main
 
 import (
@@ -113,7 +113,7 @@ type problem struct {
 	Kind   string   `xml:"kind"`
 	What   string   `xml:"what"`
 	XWhat  string   `xml:"xwhat>text"`
-	Stacks []stack  `xml:"stack"` // of the error, then one for each of About that has one
+	Stacks []stack  `xml:"stack"` // the stack of the error, then one for each entry of About that has a stack
 	About  []string `xml:"auxwhat"`
 	XAbout []string `xml:"xauxwhat>text"`
 }

@@ -20,8 +20,8 @@ type mutant struct {
 	pkg  string // path of the package, relative to the module
 	file string // from the root of the module
 	line int
-	fn   string // the function around it
-	op   string // what is changed
+	fn   string // the function that contains the code, or "-"
+	op   string // the kind of change
 	text string // the code to be changed, in one line
 	nth  int    // index among the mutants with the same file, fn, op and text
 	rows []*register.Row
@@ -41,8 +41,8 @@ func (m *mutant) listing() string {
 	return fmt.Sprintf("%s:%d: %s [%s]", m.file, m.line, m.key(), rowNames(m))
 }
 
-// A mutator adds every mutant of a file to it, each with its switch. It inserts no line ends, so
-// that line numbers do not change.
+// A mutator adds every mutant of a file to the file, each with its switch. It inserts no line ends,
+// so that line numbers do not change.
 type mutator struct {
 	fset    *token.FileSet
 	file    *ast.File
@@ -143,7 +143,8 @@ func (m *mutator) parent(i int) ast.Node {
 	return nil
 }
 
-// enter registers a mutant of the node and returns its id, or 0 for none.
+// enter registers a mutant of the node and returns its id. It returns 0 if no citation covers the
+// node, or if the mutant is skipped.
 func (m *mutator) enter(n ast.Node, op string) int {
 	rows := rowsAt(m.regions, n.Pos())
 	if rows == nil {
@@ -168,7 +169,8 @@ func (m *mutator) enter(n ast.Node, op string) int {
 	return m.next(mu)
 }
 
-// wrap puts a node into brackets, inside its existing ones.
+// wrap writes open before a node and closing after it, inside the brackets of earlier calls for the
+// same node.
 func (m *mutator) wrap(n ast.Node, open, closing string) {
 	from, to := m.offset(n.Pos()), m.offset(n.End())
 	m.opens[from] = append(m.opens[from], open)
@@ -265,8 +267,8 @@ func isNoFault(e ast.Expr) bool {
 	return ok && u.Op == token.NOT && isFault(u.X)
 }
 
-// condition makes the mutants of a condition as a whole. The mutants of its operands cover the
-// other half of a conjunction or disjunction.
+// condition makes the mutants of a condition as a whole: never true, and always true. The mutants
+// of the operands already cover "always" for a conjunction and "never" for a disjunction.
 func (m *mutator) condition(e ast.Expr) {
 	if tv := m.info.Types[e]; tv.Value != nil {
 		return
@@ -431,7 +433,8 @@ func doesNothing(c *ast.CaseClause, block *ast.BlockStmt) bool {
 	return true
 }
 
-// typeName spells a type with the imports of this file.
+// typeName spells a type with the imports of this file. ok is false if the file does not import the
+// package of the type.
 func (m *mutator) typeName(t types.Type) (name string, ok bool) {
 	if b, ok := t.(*types.Basic); ok && b.Info()&types.IsUntyped != 0 {
 		t = types.Default(t)

@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// A region is the code of a citation: the function or statement below its comment, or the statement
-// before it on the line.
+// A region is the code of a citation: the function or statement below the comment, or the statement
+// before the comment on the same line.
 type region struct {
 	from, to token.Pos
 	rows     []*register.Row

@@ -24,11 +24,11 @@ const (
 // Figures are the results of one package.
 type figures struct {
 	pkg      string
-	of       int // mutants there are
+	of       int // number of all mutants of the package
 	results  []result
 	accepted []result // survive for a recorded reason
 	why      []string // the reasons
-	survive  []result // neither the cited tests nor the package's kill them
+	survive  []result // neither the cited tests nor the package's tests kill them
 	uncited  []result // the package's tests kill them, the cited ones do not
 	stale    []string // accepted, but killed
 	partial  bool     // only the cited tests ran
@@ -103,7 +103,8 @@ func rowNames(m *mutant) string {
 	return strings.Join(out, " ")
 }
 
-// verdict prints the sum and returns the exit status.
+// verdict prints the sum of all packages and returns the exit status: 1 if the tests kill less than
+// wanted.
 func verdict(w io.Writer, all []figures) int {
 	var counted, cited, suite int
 	for i := range all {

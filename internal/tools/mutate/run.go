@@ -209,7 +209,8 @@ func (r *runner) reaching(m *mutant, ts []test) (out []test) {
 	return out
 }
 
-// kill runs tests, quick ones first, and reports whether one of them fails.
+// kill runs tests, quick ones first, and reports whether one of them fails. by names that test with
+// its package.
 func (r *runner) kill(m *mutant, ts []test) (by string, killed bool) {
 	byPkg := make(map[string][]test)
 	for _, t := range ts {

@@ -70,7 +70,7 @@ func (r *Row) NeedsCode() bool {
 }
 func (r *Row) NeedsTest() bool { return len(r.Tests) == 0 && r.Class == Ordinary }
 
-// Lacks returns what the row lacks for its class.
+// Lacks returns what the row lacks for its class, or "" if it lacks nothing.
 func (r *Row) Lacks() string {
 	code := "no code"
 	if len(r.Fakes) > 0 {
@@ -123,8 +123,8 @@ var (
 	notBinding   = regexp.MustCompile(`(?i)^n/a\b[: ]*`)
 )
 
-// Load reads the register of the module at root with its exceptions and citations. It also returns
-// their problems.
+// Load reads the register of the module at root, with its exceptions and citations. It also returns
+// the problems found in the exceptions and citations.
 func Load(root string) (g *Register, problems []string, err error) {
 	dir := filepath.Join(root, "docs", "requirements")
 	if g, err = Read(dir); err != nil {
@@ -258,7 +258,8 @@ var (
 	classes       = map[string]Class{"n/a": Excepted, "deviates": Deviating, "untested": Untested}
 )
 
-// ReadExceptions reads the lines of exceptions.md into the register and returns their problems.
+// ReadExceptions reads the lines of exceptions.md into the register. It returns the problems of
+// lines that name no row or no class, or lack a part.
 func (g *Register) ReadExceptions(file string) (problems []string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

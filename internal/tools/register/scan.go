@@ -134,7 +134,7 @@ var (
 	section  = regexp.MustCompile(`^[0-9A-Z][0-9A-Za-z.-]*$`)
 )
 
-// comment enters the tags of one comment.
+// comment enters the tags of one comment into the register.
 func (s *source) comment(pos token.Pos, text string) {
 	for _, m := range bracket.FindAllStringSubmatchIndex(text, -1) {
 		key, sep := text[m[2]:m[3]], text[m[4]:m[5]]
@@ -353,7 +353,7 @@ func (s *source) below(pos token.Pos) string {
 	return ""
 }
 
-// group returns the comment around pos, nil in a string.
+// group returns the comment around pos, or nil if pos is in a string.
 func (s *source) group(pos token.Pos) *ast.CommentGroup {
 	for _, g := range s.file.Comments {
 		if g.Pos() <= pos && pos < g.End() {

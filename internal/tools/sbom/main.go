@@ -100,7 +100,8 @@ func main() {
 	}
 }
 
-// when returns the time of the document.
+// when returns the time of the document: SOURCE_DATE_EPOCH, or else the time of the commit, or else
+// now.
 func when(info *debug.BuildInfo) time.Time {
 	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		return time.Unix(n, 0)

@@ -64,7 +64,7 @@ type test struct{ pkg, name string }
 // A run is the state of reading one go test -json.
 type run struct {
 	w       io.Writer
-	output  map[test]*strings.Builder // until the test ends
+	output  map[test]*strings.Builder // by test, until it ends
 	build   map[string]*strings.Builder
 	results map[test]string                // pass, fail, skip
 	skips   map[string]map[string][]string // package, reason, tests
@@ -78,7 +78,8 @@ type took struct {
 	seconds float64
 }
 
-// Limits of the list of slow tests: their number, and their least duration in seconds.
+// These are the limits of the list of slow tests: their number, and their least duration in
+// seconds.
 const (
 	mostSlow = 10
 	slowFrom = 2
