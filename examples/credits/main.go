@@ -36,7 +36,7 @@ func main() {
 	check(s.q.Close())
 	check(<-served)
 
-	// This server posts its receives but handles no message, and the client does not count.
+	// This server posts its receives but handles no message, and the client ignores its credits.
 	go func() { served <- ignore(ctx, l) }()
 	s = must(dial(ctx, l.Addr().String()))
 	for range window + 1 {

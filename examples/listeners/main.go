@@ -26,8 +26,8 @@ func main() {
 	both := must(two.ListenBoth(ctx, "tcp", "127.0.0.1:0", "127.0.0.1:0"))
 	defer both.Close()
 
-	// Both protocols share a port. The first bytes of a connection show which it
-	// uses, so the client must send first, as in HTTP.
+	// Both protocols share a port. The first bytes of a connection show its
+	// protocol, so the client must send first, as in HTTP.
 	one := sdp.ListenConfig{Plain: true}
 	shared := must(one.Listen(ctx, "tcp", "127.0.0.1:0"))
 	defer shared.Close()

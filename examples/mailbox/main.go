@@ -49,8 +49,8 @@ func main() {
 	check(<-served)
 }
 
-// add adds v to a counter of the peer and returns the old value. All requests posted before are then
-// complete.
+// add adds v to a counter of the peer and returns the old value. When it returns, all requests that
+// were posted earlier are complete.
 func add(ctx context.Context, q *iwarp.QueuePair, counter iwarp.RemoteAddr, v uint64) (uint64, error) {
 	if err := q.Post(iwarp.SendWR{Op: iwarp.OpFetchAdd, Remote: counter, Atomic: iwarp.Atomic{Data: v}}); err != nil {
 		return 0, err
@@ -103,8 +103,8 @@ func serve(ctx context.Context, l *iwarp.Listener) error {
 	}
 }
 
-// counter returns the 8 bytes at an offset of the memory as what both Go and the peer change
-// atomically. The offset is a multiple of 8.
+// counter returns the 8 bytes at an offset of the memory as a number that Go and the peer both
+// change atomically. The offset must be a multiple of 8.
 func counter(m *iwarp.MemoryRegion, off int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&m.Bytes()[off]))
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestMain makes the test binary the example, if it is asked to.
+// TestMain runs the example instead of the tests if the environment variable asks for it.
 func TestMain(m *testing.M) {
 	if os.Getenv("VIADUCT_EXAMPLE") == "1" {
 		main()

@@ -30,8 +30,8 @@ func main() {
 		must(fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", Linger: time.Minute})))
 }
 
-// Both sides must use the same reliability level. The enables say what the peer
-// may do; the client's VI needs none.
+// Both sides must use the same reliability level. EnableRDMAWrite and EnableRDMARead
+// allow the peer to use our memory; the client's VI sets neither.
 var attributes = vi.Attributes{Reliability: vi.ReliableReception}
 
 func talk(ctx context.Context, calling, called vi.Provider) {
@@ -46,8 +46,8 @@ func talk(ctx context.Context, calling, called vi.Provider) {
 	v := must(client.CreateVI(attributes, nil, nil))
 
 	// The memory of every descriptor must be registered. The receive is posted
-	// before the peer can send, because a message that finds none breaks the
-	// connection.
+	// before the peer can send, because a message that finds no receive breaks
+	// the connection.
 	told := must(client.RegisterMem(make([]byte, 12), vi.MemAttributes{}))
 	text := must(client.RegisterMem([]byte("hello, memory"), vi.MemAttributes{}))
 	back := must(client.RegisterMem(make([]byte, 13), vi.MemAttributes{}))
