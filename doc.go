@@ -1,5 +1,5 @@
-// Package viaduct is the map of this module: RDMA over ordinary TCP in user
-// space. It holds no code.
+// Package viaduct is the map of this module: RDMA over ordinary TCP in user space. It holds no
+// code.
 //
 // # What a program imports
 //
@@ -11,20 +11,20 @@
 //	sdp       the Sockets Direct Protocol over iWARP: net.Conn and net.Listener
 //	portmap   the SDP Port Mapper, client and server
 //	registry  names that many hosts share, with leases: in a file, in DNS, or a program's own
-//	samehost  the words for shared memory between processes of one host, in the options of all of them
+//	samehost  the option of all these protocols that selects shared memory between processes of one host
+//	nvme      disks for Linux hosts: NVMe over RDMA, on iWARP
 //	debug     a status socket, by which "viaduct ps" shows the connections of a program
 //
-// A program that wants a stream takes sdp and replaces net.Dial by sdp.Dial. One
-// that wants registered memory and one-sided transfers takes vi with a
-// provider, or iwarp.
+// A program that wants a stream imports sdp and replaces net.Dial by sdp.Dial. A program that wants
+// registered memory and one-sided transfers imports iwarp, or vi with a provider.
 //
-// # What is shared
+// # What the protocols share
 //
-// Every protocol stands on the same three packages: internal/regmem (memory
-// regions), internal/queue (work and completion queues) and internal/frameio
-// (framed input and output on a stream). Each wire format is a separate package, without input or
-// output, below internal/wire. Fibre Channel in software is internal/fc.
+// The protocols over TCP stand on the same three packages: internal/regmem (memory regions),
+// internal/queue (work and completion queues) and internal/frameio (framed input and output on a
+// stream). Each wire format is a separate package, without input or output, below internal/wire.
+// Fibre Channel in software is internal/fc.
 //
-// The command is cmd/viaduct. ARCHITECTURE.md draws how it fits together, and
-// docs/conformance.md says which requirement of which document is kept where.
+// The command is cmd/viaduct. ARCHITECTURE.md draws how the packages depend on each other, and
+// docs/conformance.md lists the requirements of the documents and where the code keeps them.
 package viaduct

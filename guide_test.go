@@ -18,15 +18,15 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestGuide: each program on a page of docs/guide is the file of examples it names itself after,
-// letter by letter, and no example is left out of the guide. At full length the programs run, and
-// print what the page says.
+// TestGuide checks that each program on a page of docs/guide equals the file of examples that the
+// program's first comment names, and that the guide shows every example. At full length the
+// programs run, and must print the text that the page shows after the program.
 func TestGuide(t *testing.T) {
 	pages, err := filepath.Glob("docs/guide/*.md")
 	if err != nil || len(pages) < 7 {
 		t.Fatalf("pages: %v, %v", pages, err)
 	}
-	prints := map[string]string{} // by name of the program
+	prints := map[string]string{} // text that the page shows as output, by name of the program
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		if err != nil {
@@ -68,9 +68,9 @@ func TestGuide(t *testing.T) {
 	for _, f := range files {
 		name := filepath.Base(filepath.Dir(f))
 		switch name {
-		case "first", // of README.md
-			"roce",       // of two processes, which its own test runs
-			"nvme", "9p": // for a kernel, which interop/siw runs
+		case "first", // shown in README.md
+			"roce",       // needs two processes; its own test runs them
+			"nvme", "9p": // need a kernel; interop/siw runs them
 			continue
 		}
 		if _, ok := prints[name]; !ok {
@@ -106,7 +106,8 @@ func TestGuide(t *testing.T) {
 	wg.Wait()
 }
 
-// TestOutside follows README.md to a separate module outside of the tree.
+// TestOutside checks that README.md's commands build and run a program in a separate module,
+// outside of the tree.
 func TestOutside(t *testing.T) {
 	testkit.Long(t, "10 s")
 	readme, err := os.ReadFile("README.md")
@@ -137,7 +138,7 @@ func TestOutside(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(mine, "main.go"), program, 0o666)
 	}
-	// The tree's sums are those that go mod tidy would ask the network for.
+	// The copied go.sum has the sums that go mod tidy would otherwise ask the network for.
 	var sums []byte
 	if err == nil {
 		sums, err = os.ReadFile("go.sum")
@@ -160,8 +161,8 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestExamples: each public package begins with an example of its use, and what
-// examples print is compared.
+// TestExamples checks that each public package has an Example for the whole package, and that every
+// example has a comment and an output to compare.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("*/doc.go")
 	if err != nil || len(files) < 7 {

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// attributes are the keys of everything that is logged, with what they stand for. One
-// thing has one key in all packages; a new key comes here first.
+// attributes has the keys of all logged attributes, with their meanings. One meaning has one key in
+// all packages; add a new key here before it is used.
 var attributes = map[string]string{
 	"transport": "a scheme of addresses",
 	"local":     "address of this side",
@@ -48,12 +48,13 @@ var attributes = map[string]string{
 	"what":    "was read anew: a token, a certificate",
 }
 
-// logging are methods of *slog.Logger, and of the command's own logger, with the index of the message; With has none.
+// logging maps the methods of *slog.Logger, and of the command's own logger, to the index of the
+// message; -1 for With, which has no message.
 var logging = map[string]int{"Debug": 0, "Info": 0, "Notice": 0, "Warn": 0, "Error": 0,
 	"DebugContext": 1, "InfoContext": 1, "WarnContext": 1, "ErrorContext": 1, "Log": 2, "LogAttrs": 2, "With": -1}
 
-// TestLogAttributes: every event is a constant short text, its attributes have keys of
-// the list above, and no key of the list is out of use.
+// TestLogAttributes checks that every event is a constant text without a full stop, that the keys
+// of its attributes are in the list above, and that every key of the list is used.
 func TestLogAttributes(t *testing.T) {
 	used := map[string]bool{}
 	events := 0
@@ -84,10 +85,10 @@ func TestLogAttributes(t *testing.T) {
 		}
 		if at < 0 {
 			if k, ok := literal(call.Args[0]); !ok || !word.MatchString(k) {
-				return // another With
+				return // a method With of another type
 			}
 		} else if m, ok := literal(call.Args[at]); !ok {
-			return // no logger
+			return // a method of another type
 		} else if len(call.Args) > at+1 && strings.HasSuffix(m, ".") {
 			t.Errorf("%v: the event %q ends with a full stop", file.Position(call.Pos()), m)
 		} else {
@@ -95,7 +96,7 @@ func TestLogAttributes(t *testing.T) {
 		}
 		for i := at + 1; i < len(call.Args); {
 			arg := call.Args[i]
-			if c, ok := arg.(*ast.CallExpr); ok { // slog.String and its like
+			if c, ok := arg.(*ast.CallExpr); ok { // a call such as slog.String
 				if s, ok := c.Fun.(*ast.SelectorExpr); ok {
 					if x, ok := s.X.(*ast.Ident); ok && x.Name == "slog" {
 						key(c.Args[0])
@@ -113,7 +114,7 @@ func TestLogAttributes(t *testing.T) {
 		case err != nil:
 			return err
 		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != "." || d.Name() == "testdata" || d.Name() == "vitest" || d.Name() == "testkit" || path == "internal/tools"):
-			return fs.SkipDir // none of these logs
+			return fs.SkipDir // nothing below these directories logs
 		case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
 			return nil
 		}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPackaging: the two descriptions of the package list the same files, and
-// every file that is taken from the tree is there.
+// TestPackaging checks that the two descriptions of the package list the same files, and that every
+// file they take from the tree exists.
 func TestPackaging(t *testing.T) {
 	entries := func(file string) (list []string) {
 		b, err := os.ReadFile(file)
@@ -31,7 +31,7 @@ func TestPackaging(t *testing.T) {
 		return list
 	}
 	nfpm, releaser := entries("packaging/nfpm.yaml"), entries(".goreleaser.yaml")
-	// goreleaser adds the binary by itself, and has SBOMs of its own.
+	// goreleaser adds the binary and its own SBOMs without being asked.
 	nfpm2 := slices.DeleteFunc(slices.Clone(nfpm), func(l string) bool {
 		return strings.Contains(l, "stage/viaduct,") || strings.Contains(l, ".spdx.json")
 	})
@@ -42,7 +42,7 @@ func TestPackaging(t *testing.T) {
 	for _, l := range nfpm {
 		src, _, _ := strings.Cut(strings.TrimPrefix(l, "- {src: "), ",")
 		if strings.HasPrefix(src, "packaging/stage/") {
-			continue // what packaging/build.sh makes
+			continue // packaging/build.sh makes these files
 		}
 		if found, err := filepath.Glob(src); err != nil || len(found) == 0 {
 			t.Errorf("%s: there is no such file", src)
@@ -50,8 +50,8 @@ func TestPackaging(t *testing.T) {
 	}
 }
 
-// TestReleaseNotes: the notes of a version are its section of CHANGELOG.md alone, and
-// what is unreleased if it has none.
+// TestReleaseNotes checks that the notes of a version are only its section of CHANGELOG.md, or the
+// section of unreleased changes if the version has no section.
 func TestReleaseNotes(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -47,12 +47,12 @@ func read(t *testing.T, name string) []string {
 type codeBlock struct {
 	at       int    // line number of the first line
 	language string // of a fence; empty if the block is indented
-	mark     string // what the comment before the block says
+	mark     string // text of the HTML comment before the block; empty if there is none
 	lines    []string
 }
 
-// codeBlocks returns the blocks of code of a page, and its other lines, in which the lines of blocks
-// are empty.
+// codeBlocks returns the blocks of code of a page, and the lines of the page with the lines of
+// these blocks empty.
 func codeBlocks(lines []string) (blocks []codeBlock, prose []string) {
 	var mark string
 	var open *codeBlock
@@ -107,7 +107,7 @@ var (
 	goArgument = regexp.MustCompile(`\bgo (?:run|test|build) (?:-[\w=]+ )*(\./[\w./-]+)`)
 )
 
-// anchors returns the fragments by which the headings of a page are linked.
+// anchors returns the fragments by which links name the headings of a page.
 func anchors(prose []string) map[string]bool {
 	known := map[string]bool{}
 	for _, l := range prose {
@@ -118,7 +118,7 @@ func anchors(prose []string) map[string]bool {
 	return known
 }
 
-// TestPageLinks: what the pages link to is there: files, directories and headings.
+// TestPageLinks checks that the files, directories and headings exist to which the pages link.
 func TestPageLinks(t *testing.T) {
 	for _, page := range pages(t) {
 		_, prose := codeBlocks(read(t, page))
@@ -144,7 +144,7 @@ func TestPageLinks(t *testing.T) {
 	}
 }
 
-// A tree holds the names that pages use: of files and directories, and of test functions.
+// A tree holds the names that pages may use: of files, directories and test functions.
 type tree struct {
 	files []string // slash-separated
 	tests map[string]bool
@@ -181,8 +181,8 @@ func readTree(t *testing.T) tree {
 	return all
 }
 
-// has reports whether name, a path or a pattern, names something from the top of the tree, from dir,
-// or at the end of a path.
+// has reports whether name, a path or a pattern, is a file or directory relative to the top of the
+// tree or to dir, or the end of any path.
 func (all tree) has(name, dir string) bool {
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	for _, pattern := range []string{name, path.Join(dir, name)} {
@@ -199,14 +199,15 @@ func (all tree) has(name, dir string) bool {
 	})
 }
 
-// isCase reports whether viaduct conform has a case of this name, written whole or after its protocol.
+// isCase reports whether viaduct conform has a case of this name, with or without the name's first
+// element, the protocol.
 func (all tree) isCase(name string) bool {
 	_, rest, _ := strings.Cut(name, "/")
 	return strings.Contains(all.cases, strconv.Quote(name)) || strings.Contains(all.cases, strconv.Quote(rest))
 }
 
-// TestPageNames: the files, directories and tests that the pages name are there. Laboratory notes
-// may name what is gone.
+// TestPageNames checks that the files, directories and tests that the pages name exist. Laboratory
+// notes may name removed ones.
 func TestPageNames(t *testing.T) {
 	all := readTree(t)
 	top := func(name string) bool { // a directory at the top of the tree
@@ -242,8 +243,8 @@ func TestPageNames(t *testing.T) {
 	}
 }
 
-// TestWhereToLook: in the table of ARCHITECTURE.md, each name stands in one of the files or directories
-// of its row.
+// TestWhereToLook checks that each name in a row of the table of ARCHITECTURE.md occurs in one of
+// the files or directories of the row.
 func TestWhereToLook(t *testing.T) {
 	all := readTree(t)
 	word := regexp.MustCompile(`\w+`)
@@ -291,7 +292,7 @@ func TestWhereToLook(t *testing.T) {
 	}
 }
 
-// programs are the first words of lines that are commands.
+// programs are the first words by which commands recognizes a line as a command.
 var programs = []string{
 	"viaduct", "./viaduct", "go", "sudo", "set", "bench/peers.sh", "bench/run.sh", "capi/build.sh", "capi/test/run.sh", "packaging/build.sh",
 	"CGO_ENABLED=0", "cc", "curl", "openssl", "timeout", "systemctl", "podman", "docker", "nvme", "mount", "modprobe", "truncate", "install",
@@ -317,18 +318,18 @@ func (b codeBlock) commands() (list []string) {
 	return list
 }
 
-// notRun are the reasons for which no test runs a command.
+// notRun are the allowed reasons for not running a command in a test.
 var notRun = []string{"two hosts", "root", "installs software", "needs other software", "long",
 	"synopsis", "the reader's own program"}
 
-// TestPageCommands: each command a page shows is run by a test, or its block says why not. The
-// comment before the block is one of
+// TestPageCommands checks that a test runs each command a page shows, or that the block gives a
+// reason why no test does. The comment before the block is one of
 //
 //	<!-- run by TestNAME -->     or a program of the tree, such as .ci/run
 //	<!-- not run: two hosts -->  or another reason of notRun
 //
-// Blocks of the language console need none: TestGuideCommands of cmd/viaduct runs them. Nor do
-// recipes, which TestRecipes runs, and what README.md shows.
+// Three kinds of blocks need no comment: blocks of the language console, which TestGuideCommands of
+// cmd/viaduct runs, recipes, which TestRecipes runs, and the blocks of README.md.
 func TestPageCommands(t *testing.T) {
 	all := readTree(t)
 	recipe := regexp.MustCompile(`(?m)viaduct run --rdma (\S+ )*-- sh -c '$`)
@@ -370,7 +371,7 @@ func TestPageCommands(t *testing.T) {
 	}
 }
 
-// TestPageFragments: the pieces of Go on the pages that are no whole programs have Go's syntax.
+// TestPageFragments checks that the Go code on the pages can be parsed, as a file or as statements.
 func TestPageFragments(t *testing.T) {
 	for _, page := range pages(t) {
 		blocks, _ := codeBlocks(read(t, page))

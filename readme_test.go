@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestReadme: the first program does what README.md says, the two commands a newcomer types are
-// there, and the page keeps its length.
+// TestReadme checks that the first program prints what README.md says, that README.md has the two
+// commands for newcomers, and that it has at most 120 lines.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
