@@ -66,7 +66,7 @@ type beginning struct {
 	want bool   // whether the segment is begun before all of it has arrived
 	crc  bool
 	lent bool // whether there is a RecvSource
-	open int  // bytes of the message that arrived before
+	open int  // bytes of the message that arrived in earlier segments
 	mark bool
 	wait bool // no FPDU arrived before
 	ends bool // whether the stream ends

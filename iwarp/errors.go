@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// closedError is the type of ErrClosed.
+// closedError is the type of ErrClosed, which matches net.ErrClosed.
 type closedError struct{}
 
 func (closedError) Error() string        { return "iwarp: stream is closed" }

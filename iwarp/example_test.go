@@ -128,7 +128,7 @@ func ExampleCompletionQueue_All() {
 		for _, s := range []string{"one", "two"} {
 			q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf([]byte(s))}})
 		}
-		q.Close() // waits until both have been sent
+		q.Close() // waits until both messages have been sent
 	}()
 
 	r, err := l.AcceptRequest(ctx)

@@ -45,7 +45,7 @@ const (
 type farEnd struct {
 	mem    []byte
 	said   string // what the end under test has sent, without STags, one line for each ULPDU
-	done   string // completions
+	done   string // completions, one line each
 	placed uint64
 	ended  bool
 	writes int
@@ -316,7 +316,7 @@ func TestFarWritesAlone(t *testing.T) {
 				case reads > 1:
 				case k < 6: // the Write goes to another place
 					to = farBase + 200 + uint64(rnd.IntN(farHas-2000))
-				case k < 12: // the Write overlaps the one before
+				case k < 12: // the Write overlaps the previous Write
 					to -= min(uint64(rnd.IntN(40)), to-farBase-200)
 				}
 				switch rnd.IntN(180) {

@@ -40,7 +40,7 @@ type Layer uint8
 const (
 	LayerRDMAP Layer = iota
 	LayerDDP
-	LayerLLP // MPA
+	LayerLLP // MPA, the lower layer protocol
 )
 
 // String returns the name of the layer.

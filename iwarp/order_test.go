@@ -74,7 +74,7 @@ func testORD(t *testing.T) {
 	if string(bytes.Join(bufs[:], nil)) != "zeroone.two.3333" {
 		t.Errorf("%q", bufs)
 	}
-	if bytes.Equal(r0[18:22], r1[18:22]) { // the sink's STag [I-58]
+	if bytes.Equal(r0[18:22], r1[18:22]) { // the STag of the sink must differ [I-58]
 		t.Errorf("two Reads into one sink: %x, %x", r0, r1)
 	}
 	for i, u := range [][]byte{r0, r1, r2, r3} { // [RDMAP-5.2.1-7]
@@ -440,7 +440,7 @@ func TestMovingSource(t *testing.T) {
 			if err := from.Post(SendWR{}); err != nil {
 				t.Fatal(err, from.Err())
 			}
-			wantOK(t, to.RecvCQ()) // all before it was accepted
+			wantOK(t, to.RecvCQ()) // all earlier FPDUs were accepted too
 		})
 	}
 }
@@ -510,7 +510,7 @@ func TestSendCompletes(t *testing.T) {
 		t.Errorf("%d bytes", len(body))
 	}
 	msn := uint32(3)
-	for i := range 20 { // the order of posting
+	for i := range 20 { // messages arrive in the order of posting
 		op, head, body := p.message(q.MULPDU())
 		if len(body) != 1 || body[0] != byte(i) || (op == rdmap.Write) != (i%2 == 0) {
 			t.Errorf("message %d: %v %x", i, op, body)
@@ -607,7 +607,7 @@ func TestManyTogether(t *testing.T) {
 			sg = append(sg, Buf(data[i*piece:][:piece]))
 		}
 		if pieces == 0 {
-			sg = []SGE{Buf(data[:1000])} // copied
+			sg = []SGE{Buf(data[:1000])} // short enough to be copied
 		}
 		want := data[:max(1000, pieces*piece)]
 		for i := range n {
@@ -725,7 +725,7 @@ func testPosting(t *testing.T) {
 	if q.life.Load() != lifeRunning { // a mistake of the caller must not end the stream
 		t.Error(q.Err())
 	}
-	if big := make([]SGE, 8); true { // 2^32 bytes that do not exist [DDP-5.2-2] [DDP-1.2-2]
+	if big := make([]SGE, 8); true { // 2^32 bytes: one buffer eight times [DDP-5.2-2] [DDP-1.2-2]
 		b := make([]byte, 1<<29)
 		for i := range big {
 			big[i] = Buf(b)

@@ -33,7 +33,7 @@ type guess struct {
 	sendGuess uint32 // predicted length of the current message; 0 if none was predicted
 	// Payload bytes of the last segment of a Read Response that did not end the response, or 0.
 	fullResponse int
-	see          budget.Budget // whether to look ahead for Writes
+	see          budget.Budget // decides whether to look ahead for Writes
 }
 
 // begun records s, a segment whose payload is read into place.

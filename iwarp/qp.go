@@ -103,7 +103,7 @@ type reading struct {
 // short message, so a consumer that polls records the activity in the next empty poll.
 type activity struct {
 	born  time.Time
-	moved atomic.Int64  // duration since born, in nanoseconds
+	moved atomic.Int64  // time of the last traffic, in nanoseconds since born
 	noted atomic.Uint64 // number of received FPDUs when moved was set
 }
 

@@ -50,7 +50,7 @@ func TestAtomics(t *testing.T) {
 		if c := wantOK(t, a.SendCQ()); c.Value != want {
 			t.Fatalf("%d: original value %x, want %x", i, c.Value, want)
 		}
-		if got := atomic.LoadUint64(word(mem[8:])); got != next { // a native load
+		if got := atomic.LoadUint64(word(mem[8:])); got != next { // native byte order
 			t.Fatalf("%d: word %x, want %x", i, got, next)
 		}
 		want = next

@@ -11,7 +11,7 @@ import (
 // A pendingRead is a Read or Atomic of ours whose answer is not complete. reading.reads holds them
 // in the order of their requests: the send role adds, the receive role removes. [RDMAP-5.2.2-6]
 type pendingRead struct {
-	w      *sendWQE // nil for the ready message
+	w      *sendWQE // the request; nil for the ready message
 	seq    uint64   // sequence number of w in the send queue
 	msn    ddp.MSN  // MSN of the request
 	atomic bool

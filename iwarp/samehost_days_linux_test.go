@@ -184,7 +184,7 @@ const mixedSlots = 2 * pumpDepth
 type mixer struct {
 	pumper
 	q       *QueuePair
-	pattern []byte // both ends have the same
+	pattern []byte // the same bytes at both ends
 	into    []byte // memory that the peer writes to
 	moved   uint64 // bytes that this end has sent, written or read
 	remote  struct{ pattern, into RemoteAddr }
@@ -362,7 +362,7 @@ func sameHostIntact(t *testing.T, mib int, lends bool) {
 			err = ends[i].run(ctx, uint64(i), count)
 		}
 		if err != nil {
-			cancel() // the other end waits for this end
+			cancel() // the other end would wait for this end for ever
 		}
 		errs <- err
 	}

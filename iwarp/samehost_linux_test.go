@@ -56,7 +56,7 @@ func TestSameHostPath(t *testing.T) {
 	for _, c := range []struct {
 		listener, dialer samehost.Policy
 		shared           bool
-		client, server   string // reason for TCP
+		client, server   string // expected reasons for TCP at the two ends
 		err              string
 	}{
 		{samehost.Auto, samehost.Auto, true, "", "", ""},

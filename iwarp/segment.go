@@ -39,14 +39,14 @@ type segment struct {
 	op     rdmap.Opcode
 	last   bool         // last segment of the message
 	tagged ddp.Tagged   // header, if op is a tagged opcode
-	un     ddp.Untagged // header otherwise
+	un     ddp.Untagged // header, if op is an untagged opcode
 	u      []byte       // arrived part of the ULPDU, at least its headers
 	size   int          // size of the payload in bytes
 	at     []byte       // memory of the payload, if it is contiguous and pinned; otherwise nil
 
 	// These fields are set only for a segment whose payload is read directly into its memory.
 	crc uint32                // CRC of the headers
-	hdr [ddp.UntaggedLen]byte // memory of u
+	hdr [ddp.UntaggedLen]byte // memory to which u is copied
 }
 
 // payload returns the arrived part of the payload.
@@ -132,7 +132,7 @@ func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []b
 	u, n, err := r.dec.Next(p)
 	switch {
 	case err != nil: // [MPA-6-1] [MPA-6-5]
-		q.placePostponed() // place the segments before the invalid FPDU, before the stream ends
+		q.placePostponed() // the postponed segments precede the invalid FPDU
 		q.badFPDU(err)
 		return 0, nil, false, nil
 	case n == 0:

@@ -30,7 +30,7 @@ type txState struct {
 	batchWork
 
 	asked time.Duration // time since born when the MSS was last checked; 0 for never
-	since int           // bytes sent since then
+	since int           // bytes sent since asked
 	hdr   [ddp.UntaggedLen]byte
 	arena *arena // holds the FPDUs and payload to which the current batch refers
 	used  int    // bytes used of the arena
@@ -527,7 +527,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	case t.enc.Markers:
 		q.frameMarked(b, hdr, refs)
 		return
-	case total <= smallFPDU: // contiguous
+	case total <= smallFPDU: // the whole FPDU fits into one header of the batch
 		h := b.Header(total)
 		p := append(t.enc.AppendLength(h[:0], ulpdu), hdr...)
 		p = take(p, refs) // [DDP-4.4-1]

@@ -25,8 +25,8 @@ type directSend struct {
 const (
 	directSent       = iota // complete; also the initial kind, before any request
 	directUnsignaled        // the request is pending and has no completion when sent
-	directSignaled          // pending, with a completion
-	directFlushed           // flushed, with a completion
+	directSignaled          // the request is pending and has a completion when sent
+	directFlushed           // the request was flushed and has a completion
 
 	directBits = 2 // number of bits for the kind
 )

@@ -264,9 +264,9 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	q.ird.Store(int32(p.IRD))
 	q.ord.Store(min(int32(p.ORD), int32(q.cfg.ord())))
 	n := max(int(p.IRD), int(q.cfg.ird()), 1)
-	n *= 2 // also as many requests whose answers are being sent
+	n *= 2 // room for as many requests whose answers are being sent
 	if q.ext.Atomic {
-		n *= 2 // Reads, and as many Atomics [I-64]
+		n *= 2 // room for Reads, and for as many Atomics [I-64]
 	}
 	q.inbound.Init(n)
 	t := &q.tx

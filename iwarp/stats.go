@@ -11,7 +11,7 @@ import (
 type Stats struct {
 	SentFPDUs, ReceivedFPDUs       uint64 // FPDUs handed to TCP, and FPDUs found valid
 	SentBytes, ReceivedBytes       uint64 // payload bytes of these FPDUs
-	SentMessages, ReceivedMessages uint64 // counted with the last segment
+	SentMessages, ReceivedMessages uint64 // messages whose last segment was sent or received
 	PlacedBytes                    uint64 // bytes written to registered memory by the peer's Writes
 	ServedReads, ServedReadBytes   uint64 // the peer's Reads that were answered
 	ServedAtomics                  uint64 // the peer's Atomic Operations that were answered

@@ -26,9 +26,9 @@ const MaxMessage = 1<<32 - 1
 // Region is nil. Memory need not be registered unless a peer accesses it by an STag.
 type SGE struct {
 	Region *MemoryRegion
-	Off    uint64 // bytes
-	Len    uint64 // bytes
-	Buf    []byte // lent, like Region, until the completion was polled
+	Off    uint64 // offset in Region, in bytes
+	Len    uint64 // length in bytes
+	Buf    []byte // the memory is lent, like Region's, until the completion was polled
 }
 
 // Buf returns an SGE for memory that is not registered.

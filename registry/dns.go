@@ -230,7 +230,8 @@ func (d *DNS) ask(ctx context.Context, owner string) ([]Record, error) {
 	return records, nil
 }
 
-// owner returns the part of the domain name that follows _viaduct._tcp.
+// owner returns the part of the domain name that follows _viaduct._tcp, or an error if kind or name
+// is not valid.
 func (d *DNS) owner(kind, name string) (string, error) {
 	if err := (Record{Kind: kind, Name: name, Value: "-"}).Check(); err != nil {
 		return "", err

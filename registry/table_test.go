@@ -75,7 +75,7 @@ func TestTable(t *testing.T) {
 		set(b)
 		check("a", "", ErrNotFound)
 		time.Sleep(time.Second)
-		set(b) // nothing new
+		set(b) // the same records cause no report
 		time.Sleep(time.Second)
 		if err := tab.Set([]Record{a, {VI, "a b", "1", time.Time{}}}); err == nil ||
 			!strings.Contains(err.Error(), `"a b"`) {

@@ -6,8 +6,8 @@ package crc
 // sixteen blocks at a time, in four registers, until 16 bytes are left. It divides these by the
 // polynomial, by a multiplication with the inverse of the polynomial (Barrett reduction).
 const (
-	foldStep = 16  // the length that fold takes is a multiple of this,
-	foldMin  = 256 // and at least this
+	foldStep = 16  // bytes; fold takes only multiples of this length,
+	foldMin  = 256 // bytes; and no shorter input
 )
 
 // A factor moves 16 bytes: one multiplier is for the first 8 bytes, the other for the last 8.
@@ -15,7 +15,7 @@ type factor [2]uint64
 
 // folds holds the multipliers of a polynomial. fold_amd64.s depends on the layout.
 type folds struct {
-	by256 factor    // moves by 256 bytes
+	by256 factor    // moves a register by 256 bytes
 	by192 factor    // the first register into the fourth
 	by128 factor    // the second register into the fourth
 	by64  factor    // the third register into the fourth, or by 64 bytes
@@ -49,7 +49,7 @@ func power(poly uint32, n int) uint64 {
 
 // quotient returns x^64 divided by the polynomial, without the remainder.
 func quotient(poly uint32) uint64 {
-	q, r := uint64(1), poly // x^64 less x^32 times the polynomial
+	q, r := uint64(1), poly // x^64 minus x^32 times the polynomial
 	for i := range 32 {
 		q |= uint64(r&1) << (i + 1)
 		r = r>>1 ^ poly&-(r&1)

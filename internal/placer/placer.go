@@ -20,8 +20,8 @@ type Placer struct {
 // A long holds the state of frames that do not pass through the staging buffer.
 type long struct {
 	Predictions
-	pins    []regmem.Ref // memory of the frame in progress, from Plan to Landed
-	discard []byte       // memory for unwanted bytes
+	pins    []regmem.Ref // pins of the memory of the current frame, from Plan to Landed
+	discard []byte       // memory for bytes that the Wire does not want
 }
 
 // Ahead returns the pins of memory of predicted frames; it is empty unless a read is planned.

@@ -86,7 +86,7 @@ func (m *model) Target(_ regmem.Ref, off, n int) regmem.Ref {
 	if m.kind == dropped {
 		return regmem.Ref{}
 	}
-	n = min(n, 10000-(m.at+off)%10000) // memory is in pieces
+	n = min(n, 10000-(m.at+off)%10000) // the memory is in pieces of 10000 bytes
 	ref, out := m.region.Access(m.region.Base()+uint64(m.at+off), uint64(n), nil, nil, regmem.LocalWrite)
 	if out != regmem.OK {
 		m.lost = fmt.Errorf("%d bytes at %d: %v", n, m.at+off, out)

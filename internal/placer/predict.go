@@ -9,7 +9,7 @@ import (
 // methods of Predictions may be called only there.
 type Predictions struct {
 	Max    int          // largest sum of predicted bytes; a Wire may lower it
-	pinned []regmem.Ref // memory of the predicted frames, from Plan to Landed
+	pinned []regmem.Ref // pins of the memory of predicted frames, from Plan to Landed
 
 	plan  *frameio.Plan
 	first int // missing bytes of the current payload

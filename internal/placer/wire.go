@@ -40,7 +40,7 @@ type Wire interface {
 type Frame struct {
 	Size    int    // bytes of payload to place, whether they have arrived or not
 	Trailer int    // bytes after the payload that End needs, and that have not arrived
-	At      []byte // see Begin
+	At      []byte // memory of the whole payload, or nil; see Begin
 	Watched bool   // a program may watch the last bytes, so they must become visible after all others
 
 	open   bool // bytes of the payload or the trailer are missing

@@ -11,7 +11,7 @@ import (
 type Ring[T any] struct {
 	slots      []T
 	size       uint32        // a power of two
-	head, tail atomic.Uint32 // popped and pushed so far
+	head, tail atomic.Uint32 // numbers of entries popped and pushed so far
 }
 
 // Init sets the capacity to n entries, rounded up to a power of two.

@@ -40,7 +40,7 @@ type Work[T any] struct {
 
 	// These fields change only with mu held. They may be read without mu, so that a poll, which
 	// usually finds nothing to do, takes no lock.
-	posted, done, reaped atomic.Uint64 // sequence numbers: total counts
+	posted, done, reaped atomic.Uint64 // total counts; each is also the next sequence number
 
 	mu      perturb.Mutex
 	slots   atomic.Pointer[[]slot[T]] // ring; nil or of a power of two; written with mu held, before posted changes

@@ -18,8 +18,8 @@ import (
 
 // workModel is a work queue as plain slices.
 type workModel struct {
-	reqs                    []int  // everything ever posted
-	finished                []bool // state of each request
+	reqs                    []int  // all requests ever posted
+	finished                []bool // whether each request is finished
 	started, done, reaped   int
 	reported, wantsReported []int // requests reported by OnDone: actual and expected
 }

@@ -150,7 +150,7 @@ func FuzzBounds(f *testing.F) {
 	f.Add(uint64(0), uint16(1), uint64(5), uint64(math.MaxUint64))
 	f.Fuzz(func(t *testing.T, base uint64, n uint16, addr, length uint64) {
 		if n == 0 || base+uint64(n)-1 < base {
-			return // no such region
+			return // such a region cannot exist
 		}
 		want := OK
 		switch {
@@ -205,7 +205,7 @@ func TestRegisterRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("deregistering again", g.Deregister(b), ErrNoRegion)
-	register(t, g, 40, Options{}) // released again
+	register(t, g, 40, Options{}) // fits, because b was deregistered
 	want("another registry's", New(Limits{}).Deregister(a), ErrNoRegion)
 }
 
@@ -385,7 +385,7 @@ func TestDraw(t *testing.T) {
 	if err := g.Deregister(draw(3)); err != nil {
 		t.Fatal(err)
 	}
-	draw(100, 3, 2) // 2 is free, the one after it not yet
+	draw(100, 3, 2) // handle 2 is free again; 100 and 3 are still retired
 }
 
 // TestTableAgainstMap checks that a table behaves like a Go map, also while it grows and collects

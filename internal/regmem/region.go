@@ -73,7 +73,7 @@ type Region struct {
 	reg     *Registry
 	attrs   atomic.Pointer[attributes]
 
-	faultBreaks bool // see Options
+	faultBreaks bool // see Options.FaultBreaks
 
 	state   atomic.Int64 // count of pins, and the closing bit
 	drained chan struct{}
@@ -144,7 +144,7 @@ type Ref struct {
 // Of returns a Ref to bytes that need no pin.
 func Of(b []byte) Ref { return Ref{p: unsafe.SliceData(b), n: len(b)} }
 
-// B returns the bytes, or nil if they are far. They must not be used after Release.
+// B returns the bytes, or nil if the range is far. The bytes must not be used after Release.
 func (ref Ref) B() []byte {
 	if ref.p == nil {
 		return nil

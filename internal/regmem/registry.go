@@ -30,7 +30,7 @@ type Limits struct {
 // usable; call [New].
 type Registry struct {
 	limits Limits
-	live   table // read without a lock
+	live   table // lookups take no lock
 
 	mu      perturb.Mutex
 	bytes   uint64   // guarded by mu

@@ -43,7 +43,7 @@ func testClientServer(e *env) {
 	e.must(<-result)
 	for name, v := range map[string]*vi.VI{"server": server, "client": client} {
 		s, a, _, _ := v.Query()
-		if s != vi.Connected || a.MaxTransferSize != theirs { // the smaller transfer size of both [VIA-6.4-16]
+		if s != vi.Connected || a.MaxTransferSize != theirs { // the smaller of both sizes [VIA-6.4-16]
 			e.Errorf("%s in state %v, transfer size %d", name, s, a.MaxTransferSize)
 		}
 		if _, ok := v.RemoteAddress(); !ok {

@@ -381,7 +381,7 @@ func (e *env) cell(r row, x expect) {
 		p.wantStatus("a later receive", p.reapRecv(v, lateRecv), vi.StatusOpReceive|vi.StatusFlushed)
 		p.must(v.Disconnect())
 	}
-	p.connect() // reusable [VIA-2.2-12]
+	p.connect() // the VIs can be connected again [VIA-2.2-12]
 	p.works()
 }
 
@@ -460,7 +460,7 @@ func testErrorOrder(e *env) {
 			p.wantStatus("a send after it", s, vi.StatusOpSend|vi.StatusFlushed)
 		}
 	}
-	lost := false // reliable delivery must deliver or break the connection; here it broke
+	lost := false // at reliable delivery, whether a receive failed because the connection broke
 	for i, d := range recvs {
 		s := p.v[1]
 		switch {

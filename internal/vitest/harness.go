@@ -104,7 +104,7 @@ func Run(t *testing.T, h Harness) {
 					f.read && attrs.RDMAReadSupport&level == 0,
 					f.flow && !h.FlowControl,
 					h.Lossy && level == vi.UnreliableDelivery && !f.lossy:
-					continue // the provider does not support this level
+					continue // the family does not run with this provider or level
 				}
 				t.Run(f.name, func(t *testing.T) {
 					if f.skipped != nil {

@@ -117,7 +117,7 @@ func (e *env) edge(n int, addr func(base uint64) uint64, length int, allowed boo
 func testProtection(e *env) {
 	type setup struct {
 		name                   string
-		vi, region             int // tags of both: 0 means none
+		vi, region             int // numbers of the tags of the VI and the region; 0 means none
 		viWrite, viRead        bool
 		regionWrite, regonRead bool
 		local, write, read     bool // the operations that must be allowed

@@ -148,7 +148,7 @@ func testNotify(e *env) {
 		p.postRecv(1, vi.NewRecv(p.seg(1, 64*i, 64)))
 	}
 	var order []int    // only handlers access it, and these run one at a time
-	for i := range 3 { // deferred
+	for i := range 3 { // no descriptor has completed, so the calls come later
 		e.must(p.v[1].RecvNotify(func(d *vi.Descriptor) { order = append(order, i); got <- d }))
 	}
 	for i := range 4 {

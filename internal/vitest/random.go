@@ -43,7 +43,7 @@ type direction struct {
 	fixed  *vi.Region // at the receiver: only read by RDMA Reads
 	result *vi.Region // at the sender: slots of slotSize for the data of RDMA Reads
 
-	expect  chan message  // in the order in which the receives complete
+	expect  chan message  // messages in the order in which the receives complete
 	gone    chan struct{} // closed when the receiver stops
 	once    sync.Once
 	credits chan struct{} // number of posted receives, for runs without flow control

@@ -144,7 +144,7 @@ func (e *env) operations(s vi.State) {
 		if _, _, empty, _ := v.Query(); empty {
 			e.Error("a completed descriptor does not count as in the queue") // [VIA-6.4-6]
 		}
-		got, err := v.SendDone() // at once
+		got, err := v.SendDone() // the send has completed at once
 		if got != d || !errors.Is(err, vi.ErrDescriptor) {
 			e.Errorf("a send in %v: %v", s, err)
 		}
@@ -162,7 +162,7 @@ func (e *env) operations(s vi.State) {
 		}
 		e.wantStatus("the receive", r.Status(), vi.StatusOpReceive|vi.StatusFlushed)
 	}
-	e.must(v.Disconnect()) // twice
+	e.must(v.Disconnect()) // a second call succeeds too
 	e.must(v.Destroy())
 	e.stale(v)
 }

@@ -18,20 +18,20 @@ type link struct {
 	flow        bool // descriptor flow control is on
 	window      int  // number of RDMA Reads that this side may have outstanding
 
-	wake chan struct{} // one slot
+	wake chan struct{} // has one slot, which a pending wake-up fills
 	quit chan struct{} // closed by Stop
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
 	started bool                      // guarded by mu
 	stopped bool                      // guarded by mu; ep must not be called afterwards
-	dead    bool                      // guarded by mu; Break was scheduled
+	dead    bool                      // guarded by mu; a goroutine calls Break
 	open    map[uint64]*vi.Descriptor // guarded by mu; sends that wait for an answer
-	reads   int                       // guarded by mu; number of Reads among them
+	reads   int                       // guarded by mu; number of Reads in open
 	credits uint64                    // guarded by mu; number of receives that the peer has posted
 	used    uint64                    // guarded by mu; number of sent messages that consume a receive
 	granted uint64                    // guarded by mu; number of receives announced to the peer
-	fault   fault                     // guarded by mu; fault of the next message
+	fault   fault                     // guarded by mu; fault to inject into the next message
 }
 
 type fault uint8

@@ -12,7 +12,7 @@ const (
 	sendMsg     kind = iota // a Send
 	writeMsg                // an RDMA Write
 	readMsg                 // the request of an RDMA Read
-	readDataMsg             // its answer
+	readDataMsg             // the data for a readMsg
 	ackMsg                  // reliable reception: message seq ended with status
 	creditMsg               // flow control: length is the number of receives posted so far
 	byeMsg                  // the end of the connection
