@@ -28,7 +28,7 @@ type Env struct {
 	Stdout io.Writer
 	Stderr io.Writer
 
-	// Command is the command line without the program's name. If it is empty, there is no Status.
+	// Command is the command line without the program's name. If it is nil, there is no Status.
 	Command []string
 
 	// The fields below are set by flags.
@@ -62,8 +62,8 @@ func NewEnv() *Env {
 	return &Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)}
 }
 
-// Open applies the flags: it sets up the log, the capture and the metrics server. Close must be
-// called after it, even if it fails.
+// Open applies the flags: it sets up the log, the capture and the metrics server. The caller must
+// call Close even if Open fails.
 func (e *Env) Open() error {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(e.LogLevel)); err != nil ||
@@ -124,7 +124,7 @@ func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Close flushes the capture and stops the metrics server. It returns an error of the capture.
+// Close ends all that Open, OnHangup and Ready have started. Its error is that of the capture.
 func (e *Env) Close() error {
 	e.endReloading()
 	e.Status.close()
@@ -176,7 +176,7 @@ func (e *Env) results() io.Writer {
 	return e.Stdout
 }
 
-// Printf writes to stdout in one piece.
+// Printf writes to stdout. Output of other goroutines does not interleave.
 func (e *Env) Printf(format string, a ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

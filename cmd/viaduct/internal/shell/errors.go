@@ -69,7 +69,7 @@ func Hint(err error, hint string) error {
 	return &hinted{err, hint}
 }
 
-// An Exit ends the process with a code of its own. Without Err, no error is printed.
+// An Exit makes the process end with Code. If Err is nil, no error is printed.
 type Exit struct {
 	Code int
 	Err  error
@@ -101,7 +101,7 @@ func ExitCode(err error) int {
 	return ExitFailed
 }
 
-// LastLine returns the last line of stderr: the reason and the remedy.
+// LastLine returns the last line on stderr of a failed command: the reason and the remedy.
 func LastLine(verb string, err error) string {
 	at := "viaduct"
 	if verb != "command" {

@@ -88,7 +88,7 @@ func newMetrics() *Metrics {
 	return m
 }
 
-// Connection counts a connection; call the result when it ends.
+// Connection counts a connection. The caller must call ended when the connection ends.
 func (m *Metrics) Connection(transport, role string) (ended func()) {
 	m.opened.WithLabelValues(transport, role).Inc()
 	g := m.active.WithLabelValues(transport)
@@ -114,14 +114,14 @@ func (m *Metrics) SetUp(transport string, took time.Duration) {
 // Retried counts an attempt to connect after the first.
 func (m *Metrics) Retried(transport string) { m.retries.WithLabelValues(transport).Inc() }
 
-// Again counts an attempt at an operation that has failed.
+// Again counts the repetition of a failed operation.
 func (m *Metrics) Again() {
 	if m != nil {
 		m.again.Inc()
 	}
 }
 
-// RoundTrips returns the histogram of ping.
+// RoundTrips returns the histogram of ping's round trips, in seconds.
 func (m *Metrics) RoundTrips(transport string) prometheus.Observer {
 	return m.trips.WithLabelValues(transport)
 }
@@ -138,7 +138,8 @@ func (m *Metrics) Request(transport, operation string, took time.Duration, refus
 // Denied counts a request that was refused because its token was missing or wrong.
 func (m *Metrics) Denied(transport, kind string) { m.denied.WithLabelValues(transport, kind).Inc() }
 
-// Transfer counts a file a client has fetched or stored, unless a signal ended ctx.
+// Transfer counts a file that a client has fetched or stored, or failed to. Unless ctx has ended, a
+// failure is also counted as an error.
 func (m *Metrics) Transfer(ctx context.Context, transport, operation string, took time.Duration, err error) {
 	result := "ok"
 	if err != nil {
@@ -217,7 +218,7 @@ func CheckHostPort(s string) error {
 	return err
 }
 
-// serve answers at /metrics and /debug/pprof/, and prints the address on stderr.
+// serve answers at /metrics and /debug/pprof/, and logs the address.
 func (m *Metrics) serve(e *Env) error {
 	if err := CheckHostPort(e.MetricsAt); err != nil {
 		return Usage(fmt.Errorf("--metrics %q is not HOST:PORT: %w", e.MetricsAt, err))

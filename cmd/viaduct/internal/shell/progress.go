@@ -19,7 +19,7 @@ type Bar struct {
 }
 
 // Progress starts a bar for total bytes, of which done are complete. If total is negative, which
-// means unknown, it shows the bytes and their rate.
+// means unknown, the bar shows the bytes and their rate. If total is 0, the bar is nil.
 func (e *Env) Progress(name string, total, done int64) *Bar {
 	if !e.IsTerminal() || total == 0 {
 		return nil
@@ -59,7 +59,7 @@ type Total struct {
 	*Bar
 	found, moved atomic.Int64
 	mu           sync.Mutex
-	bytes        int64 // guarded by mu, until the bar has it as its total
+	bytes        int64 // guarded by mu: total of the found files
 }
 
 // Total starts a bar for the files that Found counts.
@@ -84,7 +84,7 @@ func (t *Total) Found(bytes int64) {
 	}
 }
 
-// Moved adds a complete file. Add was already called for the first added bytes of it.
+// Moved counts a complete file. Add was already called for the first added of its bytes.
 func (t *Total) Moved(bytes, added int64) {
 	t.moved.Add(1)
 	if t.Bar != nil {
@@ -92,7 +92,7 @@ func (t *Total) Moved(bytes, added int64) {
 	}
 }
 
-// Note shows text next to the bar, for work other than moving bytes. An empty text removes it.
+// Note shows text next to the bar, for work other than moving bytes. "" removes the note.
 func (b *Bar) Note(text string) {
 	if b != nil {
 		b.note.Store(&text)

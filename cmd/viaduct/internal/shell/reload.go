@@ -29,7 +29,7 @@ func (e *Env) OnHangup(what string, read func() error) {
 	e.takeHangupLocked()
 }
 
-// takeHangupLocked starts to handle SIGHUP.
+// takeHangupLocked starts to handle SIGHUP, unless it is handled already. The caller holds e.mu.
 func (e *Env) takeHangupLocked() {
 	r := &e.reloading
 	if r.signals != nil {

@@ -16,8 +16,8 @@ func (e *Env) Inherit() (err error) {
 	return err
 }
 
-// Inherited takes the TCP listener a service manager has opened at an address, nil if there is
-// none.
+// Inherited returns the TCP listener that a service manager has opened at an address, or nil if
+// there is none. It returns each listener once.
 func (e *Env) Inherited(address string) net.Listener {
 	if e.sockets == nil {
 		return nil
@@ -25,8 +25,8 @@ func (e *Env) Inherited(address string) net.Listener {
 	return e.sockets.Listener(address)
 }
 
-// InheritedUDP takes the UDP socket a service manager has opened at an address, nil if there is
-// none.
+// InheritedUDP returns the UDP socket that a service manager has opened at an address, or nil if
+// there is none. It returns each socket once.
 func (e *Env) InheritedUDP(address string) *net.UDPConn {
 	if e.sockets == nil {
 		return nil

@@ -18,7 +18,7 @@ type Status struct {
 func newStatus(e *Env) *Status { return &Status{e: e} }
 
 // Server returns the server that lists connections. It is nil if the socket cannot be created,
-// without which everything else works.
+// because everything else works without the socket.
 func (s *Status) Server() *status.Server {
 	if s == nil {
 		return nil
@@ -32,7 +32,7 @@ func (s *Status) Server() *status.Server {
 	return s.s
 }
 
-// close removes the socket. Later calls of Server return nil.
+// close removes the socket. If Server was not called before, it returns nil from then on.
 func (s *Status) close() {
 	if s == nil {
 		return

@@ -46,7 +46,7 @@ var directions = [...]string{in: "in", out: "out"}
 // mechanisms are the SDP mechanisms that move payload.
 var mechanisms = [...]string{"bcopy", "prefix", "transact", "read", "write"}
 
-// each calls f with every number of both.
+// each calls f with each number of c and the same number of o.
 func (c *counts) each(o *counts, f func(c, o *uint64)) {
 	for d := range directions {
 		f(&c.bytes[d], &o.bytes[d])
@@ -76,9 +76,9 @@ type source struct {
 	last      counts
 }
 
-// traffic sums the counters of the engines of all connections, including ended ones. It does no
-// counting and asks no connection until it is collected, or until the number of ended connections
-// to remove is large.
+// traffic sums the counters of the engines of all connections, including ended ones. It asks
+// connections for their numbers only when it is collected, and when it removes ended connections
+// because the number of connections has doubled.
 type traffic struct {
 	mu      sync.Mutex
 	live    []*source          // guarded by mu
@@ -104,8 +104,8 @@ func (t *traffic) watch(s *source) {
 	}
 }
 
-// sweepLocked removes ended connections and calls open for the others. If open is nil it asks only
-// ended connections.
+// sweepLocked removes ended connections, adds their numbers to past, and calls open for the others.
+// If open is nil, it asks only ended connections for their numbers.
 func (t *traffic) sweepLocked(open func(*source, sample)) {
 	kept := t.live[:0]
 	for _, s := range t.live {
