@@ -35,7 +35,7 @@ var (
 	ErrTooMany  = fmt.Errorf("a directory of more than %d names", maxNames)
 )
 
-// A Store is safe for concurrent use.
+// A Store serves the files of one directory. It is safe for concurrent use.
 type Store struct {
 	root     *os.Root
 	name     string // of the root directory
@@ -62,8 +62,9 @@ func Open(dir string, writable bool, maxFile int64) (*Store, error) {
 // Close releases the directory. Open files stay usable.
 func (s *Store) Close() error { return s.root.Close() }
 
-// clean makes a peer's path relative and clean; "" is the root itself. A path may have any bytes,
-// as on the system, except on Windows, where it is text.
+// clean makes a peer's path relative and clean; the root itself is ".". A path may have any bytes,
+// as on the system, except on Windows, where it is text. Paths outside, and temporary files, are
+// ErrBadPath.
 func clean(p string) (string, error) {
 	if !CanName(p) || strings.Contains(p, "\x00") || filepath.Separator != '/' &&
 		strings.ContainsRune(p, filepath.Separator) || strings.HasPrefix(p, "/") || len(p) > 4000 {
@@ -109,7 +110,7 @@ func forPeer(err error) error {
 	return err
 }
 
-// OpenFile opens a regular file for reading.
+// OpenFile opens a regular file for reading. For others it returns ErrIsDir or ErrNotFile.
 func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 	c, err := clean(p)
 	if err != nil {
@@ -248,7 +249,7 @@ func (s *Store) List(p string) ([]Entry, error) {
 			en.Size = &size
 		default:
 			if _, err := s.root.Lstat(path.Join(c, n)); errors.Is(err, fs.ErrNotExist) {
-				continue // it went meanwhile
+				continue // removed meanwhile
 			}
 			en.Other = true
 		}
@@ -317,7 +318,7 @@ func (s *Store) Create(p string, length int64) (*Upload, error) {
 	return u, nil
 }
 
-// Write appends to the file.
+// Write appends to the file. Beyond the store's limit it writes nothing and returns ErrTooLarge.
 func (u *Upload) Write(p []byte) (int, error) {
 	if u.s.maxFile > 0 && int64(len(p)) > u.s.maxFile-u.written {
 		return 0, fmt.Errorf("%w: at most %d bytes", ErrTooLarge, u.s.maxFile)
@@ -363,8 +364,8 @@ func (u *Upload) write(p []byte) (n int, err error) {
 // isZero reports whether b, of at most zeroBlock bytes, is all zeros.
 func isZero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }
 
-// Map sets the length of an empty file, reserves its disk space, and returns a mapping of it. The
-// caller may write to the mapping until Commit or Abort.
+// Map sets the length of an empty file, reserves its disk space, and returns a mapping of the file,
+// nil for length 0. The caller may write to the mapping until Commit or Abort.
 func (u *Upload) Map(length int64) ([]byte, error) {
 	if length == 0 {
 		return nil, nil
