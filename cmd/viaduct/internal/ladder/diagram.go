@@ -55,7 +55,7 @@ type Message struct {
 	// State holds the state that each end enters: the sender at the time of sending, the receiver
 	// at arrival. "" means no change.
 	State [2]string
-	// Credit is the number of messages each end may send after this message, or -1 if unknown.
+	// Credit is the number of messages that each end may still send after this one, -1 if unknown.
 	Credit [2]int
 }
 
@@ -90,7 +90,7 @@ func New(opt Options) *Builder {
 	return &Builder{opt: opt, d: Diagram{Title: opt.Title, Delay: opt.Delay}, conns: make(map[int]*track)}
 }
 
-// Add adds a message. It counts and leaves out messages between other hosts than the first two.
+// Add adds a message. Messages between other hosts than the first two are only counted.
 func (b *Builder) Add(m *decode.Message) {
 	x := Message{Conn: m.Conn, Proto: m.Proto, Name: m.Name, Credit: [2]int{-1, -1}}
 	switch {
@@ -142,8 +142,8 @@ func (b *Builder) Add(m *decode.Message) {
 	b.d.Messages = append(b.d.Messages, x)
 }
 
-// side returns the end that sent a message; ok is false if it is of other hosts. If both hosts have
-// the same address, the end that opened the connection decides.
+// side returns the end that sent a message; ok is false if other hosts exchanged the message. If
+// both hosts have the same address, the end that opened the connection decides.
 func (b *Builder) side(m *decode.Message) (from int, ok bool) {
 	l, r := b.hosts[0].Addr(), b.hosts[1].Addr()
 	switch {

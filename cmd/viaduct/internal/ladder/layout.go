@@ -64,7 +64,7 @@ func (d *Diagram) layout(s Scale) (sent, arrived []int, height int) {
 func (d *Diagram) byEvent(sent, arrived []int) (height int) {
 	y := topY - row        // height of the last sending
 	end := [2]int{0, 0}    // last height used at each end
-	shared, last := -1, -1 // the message that was sent last, and whether its height is used twice
+	shared, last := -1, -1 // last message at the height of its predecessor, and last message sent
 	for _, k := range d.marks() {
 		m := &d.Messages[k.i]
 		if k.arrival {

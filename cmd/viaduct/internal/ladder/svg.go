@@ -18,7 +18,7 @@ const (
 	ByTime               // height is proportional to time, except where rows need more room
 )
 
-// Places of the picture, in its units, from the left.
+// Positions and sizes in the picture, in its units. Those along x count from the left.
 const (
 	timeX  = 76  // right edge of the times
 	plotX  = 84  // left edge of the left credit plot
@@ -117,7 +117,7 @@ func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 	}
 }
 
-// plots draws the credit of each end as a step line, with zero next to the lifeline.
+// plots draws the credit of each end as a step line, with zero at the left edge of the plot.
 func (d *Diagram) plots(b *bytes.Buffer, sent, arrived []int, height int) {
 	for end, x := range []int{plotX, plotRX} {
 		text(b, x+plotW/2, 62, "middle", `font-size="9" fill="#777"`, fmt.Sprintf("credit 0–%d", d.MaxCredit))

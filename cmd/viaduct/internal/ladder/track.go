@@ -198,7 +198,7 @@ func (t *track) connection(m *decode.Message, x *Message, me, peer int) {
 	}
 }
 
-// negative follows NAKs of RoCEv2. All end the connection, except those for a sequence error or a
+// negative follows NAKs of RoCEv2. A NAK ends the connection, except for a sequence error or a
 // receiver that is not ready.
 func (t *track) negative(m *decode.Message, x *Message, me, peer int) {
 	n, ok := number(m, "aeth.syndrome")
