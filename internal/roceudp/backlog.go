@@ -2,8 +2,9 @@ package roceudp
 
 import "viaduct/internal/perturb"
 
-// A backlog is a queue of the queue pairs with packets no other goroutine will send. Either the
-// socket had no room for the packets, or there were too many for the goroutine that posted them.
+// A backlog is a queue of queue pairs whose packets the goroutine of sendBacklog has to send.
+// Either the socket had no room for the packets, or there were too many for the goroutine that
+// posted them.
 type backlog struct {
 	mu    perturb.Mutex
 	pairs []*Pair       // guarded by mu; each pair once, in the order of add
@@ -11,7 +12,7 @@ type backlog struct {
 }
 
 // add appends a queue pair, unless the backlog has it already. The caller must not hold the lock of
-// the pair.
+// the queue pair.
 func (b *backlog) add(q *Pair) {
 	b.mu.Lock()
 	if !q.late {

@@ -28,8 +28,8 @@ type group struct {
 type Senders func(netip.Addr) bool
 
 // Join makes a queue pair for datagrams receive datagrams to the group at, if from accepts their
-// sender. The group must be an address of the family of the port. The error matches ErrNoGroup or
-// net.ErrClosed. [ROCE-UD-6]
+// sender. A second Join for the same group replaces from. The group must be an address of the
+// family of the port. The error matches ErrNoGroup, or net.ErrClosed after Close. [ROCE-UD-6]
 func (q *Pair) Join(at netip.Addr, from Senders) error {
 	p, at := q.port, at.Unmap()
 	if !at.IsMulticast() || at.Is4() != p.addr.Is4() {
@@ -60,7 +60,7 @@ func (q *Pair) Join(at netip.Addr, from Senders) error {
 	return nil
 }
 
-// Leave ends the membership that Join began. It does nothing without one.
+// Leave ends the membership in the group at. It does nothing if the queue pair is no member.
 func (q *Pair) Leave(at netip.Addr) {
 	q.port.mu.Lock()
 	defer q.port.mu.Unlock()
@@ -122,7 +122,7 @@ func (p *Port) receiveGroup(g *group, at netip.Addr) {
 	}
 }
 
-// membersOf appends to all the members of a group that accept datagrams from an address.
+// membersOf appends the members of g that accept datagrams from an address to all.
 func (p *Port) membersOf(g *group, from netip.Addr, all []*Pair) []*Pair {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 )
 
-// joinGroup returns errors.ErrUnsupported: it is only written for Linux.
+// joinGroup returns errors.ErrUnsupported, because groups are implemented for Linux only.
 func joinGroup(netip.Addr, netip.AddrPort) (*net.UDPConn, error) {
 	return nil, errors.ErrUnsupported
 }

@@ -43,8 +43,7 @@ func (q *Pair) Receive(host rocecore.Host, peer netip.Addr, cfg rocecore.Config)
 	q.conn = rocecore.New(host, cfg)
 }
 
-// Send makes the queue pair ready to send. It must be ready to receive; otherwise Send does
-// nothing.
+// Send makes the queue pair ready to send. It does nothing before Receive.
 func (q *Pair) Send(cfg rocecore.SendConfig) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -89,10 +88,9 @@ func (q *Pair) Datagrams(host rocecore.Host, cfg rocecore.DatagramConfig) {
 // fits into two turns; a message of an unreliable connection may need thousands.
 const postTurns = 4
 
-// Post posts requests and sends packets in up to postTurns turns. It never blocks: a goroutine in
-// the background sends the remaining packets, and those that the socket has no room for. Post
-// returns false, and does nothing, if the queue pair is closed, or is neither connected nor for
-// datagrams.
+// Post posts requests and sends packets in up to postTurns turns. It never blocks: a background
+// goroutine sends the packets that remain, or for which the socket has no room. Post returns false,
+// and does nothing, if the queue pair is closed, or is neither connected nor for datagrams.
 func (q *Pair) Post(rs ...*rocecore.Request) bool {
 	q.mu.Lock()
 	switch {
@@ -161,7 +159,7 @@ func (q *Pair) Close() {
 	}
 }
 
-// Counters returns the current counters.
+// Counters returns the current counters. They are zero before Receive or Datagrams.
 func (q *Pair) Counters() rocecore.Counters {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -201,7 +199,7 @@ func (q *Pair) take(p *ib.Packet, raw []byte, from netip.AddrPort) bool {
 	return true
 }
 
-// receiveDatagramLocked handles a datagram to the address to, which is that of the port or of a
+// receiveDatagramLocked handles a datagram to the address to: the address of the port or of a
 // group.
 func (q *Pair) receiveDatagramLocked(p *ib.Packet, raw []byte, from, to netip.Addr) {
 	const hops = 64 // the hop limit of a packet is not known from its socket

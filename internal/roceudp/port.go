@@ -87,7 +87,7 @@ func (p *Port) Counters() Counters {
 func (p *Port) now() rocecore.Time { return time.Since(p.begin) }
 
 // NewPair returns a queue pair with a random number, which is hard to guess. It receives nothing
-// yet. The error is ErrLimit or net.ErrClosed.
+// until Receive or Datagrams. The error is ErrLimit or net.ErrClosed.
 func (p *Port) NewPair() (*Pair, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,8 +106,9 @@ func (p *Port) NewPair() (*Pair, error) {
 	}
 }
 
-// NewPairNumbered returns a queue pair with the number qpn. It receives nothing yet. It fails if
-// another queue pair of the port has the number; other errors are ErrLimit and net.ErrClosed.
+// NewPairNumbered returns a queue pair with the number qpn. It receives nothing until Receive or
+// Datagrams. It fails if another queue pair of the port has the number; other errors are ErrLimit
+// and net.ErrClosed.
 func (p *Port) NewPairNumbered(qpn uint32) (*Pair, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -46,8 +46,9 @@ func (p *Port) receive() {
 }
 
 // Poll receives the packets that have arrived, without waiting, and reports whether there were any.
-// It handles at most pollMost batches, even if packets arrive without end: the goroutine of the
-// port receives the rest. It returns false if another goroutine is receiving. [ROCE-NET-8]
+// It handles at most pollMost batches, even if packets arrive without end; the goroutine of the
+// port receives later ones. Poll returns false if another goroutine is receiving, and after Close.
+// [ROCE-NET-8]
 func (p *Port) Poll() bool {
 	if !p.rx.TryLock() {
 		return false

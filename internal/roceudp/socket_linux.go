@@ -184,8 +184,9 @@ type transmission struct {
 }
 
 // send sends the packets of out from number first on. Packets without a destination go to peer.
-// taken is the number of packets the socket accepted; it is smaller than requested if the socket is
-// full. refused is how many of these the system refused; they count as lost.
+// taken is the number of packets the socket accepted; it is less than the number of packets if the
+// socket is full. refused is the number of taken packets that the system refused to send; they
+// count as lost. A closed socket takes and refuses all packets.
 func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
 	t := s.tx.Get().(*transmission)
 	defer s.tx.Put(t)
@@ -215,7 +216,8 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 }
 
 // sendBatch sends the first n packets of t. done is the number of packets the socket accepted,
-// refused how many of these the system refused.
+// refused the number of accepted packets that the system refused to send. The error means that the
+// socket is closed.
 func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error) {
 	err = s.raw.Control(func(fd uintptr) {
 		for done < n {

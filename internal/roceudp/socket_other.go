@@ -67,8 +67,8 @@ func (s *socket) receive(b *batch) int {
 }
 
 // send sends the packets of out from number first on. Packets without a destination go to peer. It
-// waits while the socket is full, so the socket accepts all packets. refused is how many of them
-// the system refused; they count as lost.
+// waits while the socket is full, so the socket accepts all packets. refused is the number of
+// packets that the system refused to send; they count as lost.
 func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
 	for i := first; i < out.Len(); i++ {
 		b, to := out.Packet(i)
@@ -82,7 +82,7 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 	return out.Len() - first, refused
 }
 
-// waitRoom calls f, which sends, until f returns true. The sending itself waits for room.
+// waitRoom calls f until f returns true. On this system f itself waits for room.
 func (s *socket) waitRoom(f func() bool) error {
 	for !f() {
 	}
