@@ -56,7 +56,7 @@ func (c *Conn) repeat(now Time, m ib.CM, times int) {
 	c.due = now + c.gap
 }
 
-// answered ends the retransmissions.
+// answered ends the retransmissions, and releases the private data of the message.
 func (c *Conn) answered() {
 	c.due = 0
 	c.again.Private = nil

@@ -17,8 +17,9 @@ const (
 	Disconnected            // the peer ended the connection
 )
 
-// A Handler handles the events of connections. Methods of the Manager call it; locks that their
-// caller holds are held. A Handler may call Reject, and no other method of the Manager.
+// A Handler handles the events of connections. The Manager calls a Handler from its own methods,
+// with the locks that the caller of those methods holds. A Handler may call Reject, and no other
+// method of the Manager.
 type Handler interface {
 	// Requested handles a REQ or SIDR_REQ of the peer at address from. It returns false if there is
 	// no such service. Otherwise the driver answers with Accept or Reject, at any time.
@@ -54,7 +55,7 @@ type asked struct {
 	remote uint32
 }
 
-// maxAsked limits the number of requests of strangers that are remembered.
+// maxAsked limits the number of remembered requests of peers. Further requests are ignored.
 const maxAsked = 4096
 
 // New returns a manager without connections.
@@ -62,7 +63,8 @@ func New(h Handler) *Manager {
 	return &Manager{handler: h, conns: map[uint32]*Conn{}, asked: map[asked]*Conn{}}
 }
 
-// Take returns the messages that are to be sent, and removes them from the Manager.
+// Take returns the messages that are to be sent, and removes them from the Manager. It returns nil
+// if there are none.
 func (m *Manager) Take() []Message {
 	out := m.out
 	m.out = nil
@@ -106,7 +108,8 @@ func (m *Manager) Connect(now Time, own, to netip.Addr, req ib.CM, owner any) *C
 }
 
 // Accept answers a request. rep is a REP or a SIDR_REP; Accept sets its transaction and numbers. It
-// returns false, and sends nothing, if the peer has given up.
+// returns false, and sends nothing, if c awaits no answer, for example because the peer has given
+// up.
 func (m *Manager) Accept(now Time, c *Conn, rep ib.CM) bool {
 	if c.state != requested {
 		return false
@@ -125,7 +128,7 @@ func (m *Manager) Accept(now Time, c *Conn, rep ib.CM) bool {
 }
 
 // Confirm answers a REP, which establishes the connection. It returns false, and sends nothing, if
-// the peer has given up.
+// no REP awaits an answer, for example because the peer has given up.
 func (m *Manager) Confirm(c *Conn) bool {
 	if c.state != replied {
 		return false
@@ -135,8 +138,8 @@ func (m *Manager) Confirm(c *Conn) bool {
 	return true
 }
 
-// Reject ends a connection that is not established, with a reason and private data for the peer.
-// The Handler gets no more events of c.
+// Reject ends a connection, with a reason and private data for the peer. It does nothing to a
+// connection that was accepted, is established or has ended. The Handler gets no more events of c.
 func (m *Manager) Reject(c *Conn, reason uint16, private []byte) {
 	r := c.message(ib.CMRej)
 	r.Reason, r.Private = reason, private
@@ -165,7 +168,8 @@ const (
 	sidrRejected  = 2
 )
 
-// Disconnect ends a connection in any state. The Handler gets no more events of c.
+// Disconnect ends a connection in any state. The Handler gets no more events of c. An accepted SIDR
+// request stays until Tick removes it.
 func (m *Manager) Disconnect(now Time, c *Conn) {
 	switch c.state {
 	case requesting:
@@ -186,7 +190,7 @@ func (m *Manager) Disconnect(now Time, c *Conn) {
 	}
 }
 
-// Deadline returns the time when Tick is due; ok is false if no message waits for an answer.
+// Deadline returns the time when Tick is due; ok is false if no message can become overdue.
 func (m *Manager) Deadline() (at Time, ok bool) {
 	for _, c := range m.conns {
 		if c.due != 0 && (!ok || c.due < at) {
@@ -197,7 +201,8 @@ func (m *Manager) Deadline() (at Time, ok bool) {
 }
 
 // Tick retransmits every message whose answer is overdue. It ends a connection whose message was
-// sent as often as allowed; the Handler gets Ended with Unreachable. [ROCE-CM-7]
+// sent as often as allowed; the Handler gets Ended with Unreachable, unless this side is
+// disconnecting. [ROCE-CM-7]
 func (m *Manager) Tick(now Time) {
 	for _, c := range m.conns {
 		if c.due == 0 || c.due > now {

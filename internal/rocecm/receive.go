@@ -6,7 +6,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// Receive handles a message of the peer at address from to the port at address own.
+// Receive handles a message of the peer at address from to the port at address own. It ignores a
+// message that does not fit the state of its connection.
 func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 	switch msg.Kind {
 	case ib.CMReq, ib.CMSIDRReq:
@@ -90,8 +91,8 @@ func (m *Manager) request(own, from netip.Addr, msg *ib.CM) {
 	}
 }
 
-// takeTime tells the peer with an MRA that the request arrived and the answer takes time.
-// [ROCE-CM-10]
+// takeTime sends an MRA: the request has arrived, and the answer will take time. There is no MRA
+// for a SIDR request. [ROCE-CM-10]
 func (m *Manager) takeTime(c *Conn) {
 	if c.kind == ib.CMReq {
 		r := c.message(ib.CMMRA)
@@ -114,7 +115,7 @@ func (m *Manager) refuse(c *Conn) {
 	m.remove(c)
 }
 
-// reply handles a REP. It confirms a repeated REP again. [ROCE-CM-8]
+// reply handles a REP. A repeated REP gets an MRA before Confirm, and an RTU after it. [ROCE-CM-8]
 func (m *Manager) reply(c *Conn, msg *ib.CM) {
 	switch c.state {
 	case requesting:
@@ -130,7 +131,7 @@ func (m *Manager) reply(c *Conn, msg *ib.CM) {
 	}
 }
 
-// rejected handles a REJ.
+// rejected handles a REJ. A REJ of an established connection counts as its end.
 func (m *Manager) rejected(c *Conn, msg *ib.CM) {
 	switch c.state {
 	case requesting, requested, replied, accepting:
@@ -171,7 +172,7 @@ func (m *Manager) unknown(own, from netip.Addr, msg *ib.CM) {
 	m.out = append(m.out, Message{own, from, r})
 }
 
-// serviceReply handles a SIDR_REP.
+// serviceReply handles a SIDR_REP. It ignores a SIDR_REP without a waiting request.
 func (m *Manager) serviceReply(from netip.Addr, msg *ib.CM) {
 	c := m.conns[msg.Local]
 	if c == nil || c.peer != from || c.kind != ib.CMSIDRReq || c.state != requesting {
