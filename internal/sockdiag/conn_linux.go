@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Conn is a socket by which the kernel's socket monitor is asked. It answers for the network
-// namespace the calling thread had when the Conn was opened. A Conn serves one caller at a time.
+// A Conn is a netlink socket for queries to the kernel's socket monitor. The answers are about the
+// network namespace of the thread that called Open. A Conn serves one caller at a time.
 type Conn struct {
 	fd  int
 	seq uint32 // of the last request
 }
 
-// Open makes a Conn.
+// Open opens a Conn, which the caller closes.
 func Open() (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -26,23 +26,23 @@ func Open() (*Conn, error) {
 	return &Conn{fd: fd}, nil
 }
 
-// Close gives the descriptor back.
+// Close closes the netlink socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
 // soNetnsCookie is SO_NETNS_COOKIE, of Linux 5.14.
 const soNetnsCookie = 71
 
-// Namespace returns a number of the network namespace of a socket. No other namespace has the same
-// number until the system is started anew. Linux knows it since version 5.14.
+// Namespace returns the number of the network namespace of a socket. No other namespace has the
+// same number until the next boot. Linux before 5.14 returns an error.
 func Namespace(fd int) (cookie uint64, err error) {
 	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, soNetnsCookie)
 }
 
-// Namespace returns the number of the namespace that c answers for.
+// Namespace returns the number of the network namespace that the answers are about.
 func (c *Conn) Namespace() (cookie uint64, err error) { return Namespace(c.fd) }
 
 const (
-	byFamily      = 20 // SOCK_DIAG_BY_FAMILY, the one request
+	byFamily      = 20 // SOCK_DIAG_BY_FAMILY, the type of all requests and answers
 	tcpRequestLen = 56 // struct inet_diag_req_v2
 	tcpMessageLen = 72 // struct inet_diag_msg
 )
@@ -66,8 +66,8 @@ func (c *Conn) send(request []byte, flags uint16) error {
 	return os.NewSyscallError("sendto", err)
 }
 
-// Find returns the TCP socket whose connection goes from local to remote. The error is ENOENT if
-// there is none.
+// Find returns the TCP socket of the connection from local to remote. The error is ENOENT if there
+// is none.
 func (c *Conn) Find(local, remote netip.AddrPort) (s TCPSocket, err error) {
 	var r [tcpRequestLen]byte
 	tcpRequest(r[:], family(local.Addr()), ^uint32(0))
@@ -110,7 +110,7 @@ func (c *Conn) Find(local, remote netip.AddrPort) (s TCPSocket, err error) {
 		nil
 }
 
-// dump asks for all sockets a request covers.
+// dump sends a request, and calls each for every socket that matches the request.
 func (c *Conn) dump(request []byte, each func(message []byte)) error {
 	if err := c.send(request, unix.NLM_F_DUMP); err != nil {
 		return err

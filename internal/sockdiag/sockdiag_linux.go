@@ -14,7 +14,8 @@ const (
 	tcpListen      = 10
 )
 
-// A TCPSocket is an end of a TCP connection within this host, as the kernel's socket monitor shows it.
+// A TCPSocket is one end of a TCP connection, as the kernel's socket monitor shows it. The zero
+// value is no socket.
 type TCPSocket struct {
 	state byte
 	uid   uint32
@@ -27,15 +28,15 @@ func (s TCPSocket) Established() bool { return s.state == tcpEstablished }
 // Accepted reports whether the socket has a file: a connection has left the queue of its listener.
 func (s TCPSocket) Accepted() bool { return s.inode != 0 }
 
-// Deferred reports whether the kernel keeps the connection from the listener's queue until
-// bytes come, as TCP_DEFER_ACCEPT wants it, or until a full queue has room.
+// Deferred reports whether the connection is not yet in the listener's queue: the kernel waits for
+// the first bytes (TCP_DEFER_ACCEPT), or for room in a full queue.
 func (s TCPSocket) Deferred() bool { return s.state == tcpSynRecv }
 
-// UID is the number of the user who owns the socket.
+// UID returns the number of the user who owns the socket.
 func (s TCPSocket) UID() uint32 { return s.uid }
 
-// FindServerEnd finds the listener's end of a connection, whose address is local. The zero value
-// stands for a connection that is not there, or a kernel that does not tell.
+// FindServerEnd returns the listener's end of a connection; local is the address of that end. It
+// returns the zero value if there is no such connection, or if the query fails.
 func FindServerEnd(local, remote netip.AddrPort) TCPSocket {
 	c, err := Open()
 	if err != nil {
@@ -49,7 +50,7 @@ func FindServerEnd(local, remote netip.AddrPort) TCPSocket {
 // A Listener is a TCP socket that listens.
 type Listener struct {
 	Addr netip.Addr
-	UID  int // of the user who made it
+	UID  int // number of the user who made it
 }
 
 // Listeners returns the TCP sockets that listen at a port.

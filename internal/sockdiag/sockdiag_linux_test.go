@@ -13,8 +13,8 @@ import (
 
 func at(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
 
-// TestTCP: the listener is found by its port, and the listener's end of a connection by both
-// addresses; it has a file as soon as it is accepted.
+// TestTCP checks that the listener is found by its port, and the listener's end of a connection by
+// both addresses. That end has a file as soon as the connection is accepted.
 func TestTCP(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -59,7 +59,7 @@ func TestTCP(t *testing.T) {
 	near.Close()
 }
 
-// TestUnix: the sockets of a pair are in the list by their cookies.
+// TestUnix checks that the sockets of a pair are in the list by their cookies.
 func TestUnix(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
