@@ -17,7 +17,7 @@ type event uint8
 
 var table = machine.NewTable(3, 2, []machine.Arrow[state, event]{{0, 0, 1}, {1, 1, 2}})
 
-// TestMove: an event with an arrow changes the state, any other event does not.
+// TestMove checks that an event with an arrow changes the state, and that any other event does not.
 func TestMove(t *testing.T) {
 	var l machine.Life[state]
 	for i, c := range []struct {
@@ -33,7 +33,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestMoveOnce: of several goroutines that report the same event at once, one sees the change.
+// TestMoveOnce checks that only one of several goroutines that report an event at once sees the
+// change.
 func TestMoveOnce(t *testing.T) {
 	for range 3000 {
 		var l machine.Life[state]
