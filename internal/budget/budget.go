@@ -18,7 +18,7 @@ type Rule struct {
 type Budget struct {
 	misses  atomic.Int32 // in a row
 	hits    atomic.Int32 // since the penalty last fell
-	penalty atomic.Int32 // occasions to skip after the next miss, before doubling
+	penalty atomic.Int32 // occasions skipped after the last miss; hits halve the number
 	skip    atomic.Int32 // occasions still to be skipped
 }
 
