@@ -9,35 +9,35 @@ import (
 	"strings"
 )
 
-// A Chart is a drawing of lines over a few x. Its y axis is logarithmic.
+// A Chart is a drawing of lines over a few values of x. Its y axis is logarithmic.
 type Chart struct {
 	File    string    `json:"file"`
 	Title   string    `json:"title"`
-	X       string    `json:"x"` // what the axes are
+	X       string    `json:"x"` // labels of the axes
 	Y       string    `json:"y"`
 	Scale   Scale     `json:"x_scale"`
-	At      []float64 `json:"x_at"` // of each tick
+	At      []float64 `json:"x_at"` // x value of each tick
 	Ticks   []string  `json:"ticks"`
 	Lines   []Line    `json:"lines"`
 	Caption string    `json:"caption"`
 }
 
-// A Line has a value for each tick; 0 is none.
+// A Line has a y value for each tick of the x axis; 0 stands for no value.
 type Line struct {
 	Name string    `json:"name"`
 	At   []float64 `json:"at"`
 }
 
-// A Scale says where on the x axis a value is.
+// A Scale maps values to places on the x axis.
 type Scale string
 
 // The scales.
 const (
 	Logarithmic Scale = "logarithmic" // equal ratios are equally far apart
-	Odds        Scale = "odds"        // of parts of 1: equal ratios of p/(1-p) are equally far apart
+	Odds        Scale = "odds"        // for fractions p of 1: equal ratios of p/(1-p) are equally far apart
 )
 
-// place is a position on the axis, in units of its own.
+// place returns the place of v on the axis, in units that depend on the scale.
 func (s Scale) place(v float64) float64 {
 	if s == Odds {
 		return math.Log(v / (1 - v))
@@ -48,28 +48,28 @@ func (s Scale) place(v float64) float64 {
 // Draws reports whether there is a point to draw.
 func (l Line) Draws() bool { return slices.ContainsFunc(l.At, func(v float64) bool { return v > 0 }) }
 
-// The measures of a chart, in pixels. Text can be read where a page shows it 700 wide.
+// The sizes of a chart, in pixels. Text is readable on a page that shows the chart 700 pixels wide.
 const (
 	chartWidth   = 700
 	chartLeft    = 70
 	chartRight   = 24
 	chartTop     = 40
-	chartPlot    = 250 // height of what has the lines
+	chartPlot    = 250 // height of the area of the lines
 	chartLegend  = 20  // height of a line of the legend
 	chartColumns = 3
 	chartText    = 12.5
 )
 
-// A style is how a line is drawn. Its mark is drawn around 0,0: no two lines of a chart have colour
-// alone to tell them apart.
+// A style is the look of a line. Its mark is drawn around 0,0. Marks differ, so that the lines of a
+// chart can be told apart without colours.
 type style struct {
-	name        string // what the names of such lines begin with
+	name        string // prefix of the names of such lines
 	light, dark string // colours
 	mark        string
 }
 
-// chartStyles are the styles of all charts, so that a line of one looks like that of another. Of
-// several names that fit, the longest counts. The marks of shared memory are hollow.
+// chartStyles are the styles of all charts, so that one program looks the same in each chart. Of
+// several prefixes that fit a name, the longest counts. The marks of shared memory are hollow.
 var chartStyles = []style{
 	{"vitcp", "#0969da", "#58a6ff", `<circle r="4"/>`},
 	{"iwarp", "#cf222e", "#ff7b72", `<rect x="-4" y="-4" width="8" height="8"/>`},
@@ -81,8 +81,8 @@ var chartStyles = []style{
 	{"libfabric shm", "#1b7c83", "#39c5cf", `<path d="M0,5L5,-4L-5,-4Z" class="hollow"/>`},
 }
 
-// styles returns the index of each line's style. A line whose style has been taken, and one without
-// any, has the first that is free.
+// styles returns the index of each line's style. A line without a style that fits and is free has
+// the first free style, or the last style if none is free.
 func (c *Chart) styles() []int {
 	chosen := make([]int, len(c.Lines))
 	taken := map[int]bool{}
@@ -173,7 +173,7 @@ func (c *Chart) svg() []byte {
 	return b.Bytes()
 }
 
-// bounds are the bounds of the y axis.
+// bounds returns the bounds of the y axis: 1 and 10 if there are no values.
 func (c *Chart) bounds() (lo, hi float64) {
 	lo, hi = math.Inf(1), 0
 	for _, l := range c.Lines {
@@ -207,7 +207,7 @@ func escape(s string) string {
 	return b.String()
 }
 
-// chartStyle has the colours, for a light page and for a dark one.
+// chartStyle returns the style sheet, with the colours of a light page and of a dark one.
 func chartStyle() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "<style>\ntext{font:%gpx sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}.small{font-size:11px}\n", chartText)
@@ -224,8 +224,8 @@ func chartStyle() string {
 	return b.String()
 }
 
-// niceTicks are the values 1, 2 and 5 times powers of ten that an axis from lo to hi
-// (both > 0) has, thinned so that there are few.
+// niceTicks returns the values 1, 2 and 5 times powers of ten on an axis from lo to hi (both > 0).
+// If hi is more than 300 times lo, it returns powers of ten only.
 func niceTicks(lo, hi float64) (out []float64) {
 	steps := []float64{1, 2, 5}
 	if hi/lo > 300 {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// drawings are those of the results, and some that no measurement gave.
+// drawings returns the charts of the results, and charts of values that no measurement gave.
 func drawings(t *testing.T) []Chart {
 	r, err := Read(root)
 	if err != nil || len(r.Pictures) != 4 {
@@ -28,8 +28,9 @@ func drawings(t *testing.T) []Chart {
 
 func number(s string) float64 { v, _ := strconv.ParseFloat(s, 64); return v }
 
-// TestPictures: text neither overlaps nor leaves the picture, points lie in the plot, each line
-// is in the legend, and there are colours for light pages and for dark ones.
+// TestPictures checks that text neither overlaps nor leaves the picture, that points lie in the
+// plot, that each line is in the legend, and that there are colours for light pages and for dark
+// ones.
 func TestPictures(t *testing.T) {
 	for _, p := range drawings(t) {
 		svg := string(p.svg())
@@ -58,7 +59,7 @@ func TestPictures(t *testing.T) {
 				}
 			}
 		}
-		marks := len(p.Lines) // of the legend
+		marks := len(p.Lines) // marks in the legend
 		for _, l := range p.Lines {
 			if n := strings.Count(svg, ">"+l.Name+"</text>"); n != 1 {
 				t.Errorf("%s: %q is there %d times", p.File, l.Name, n)
@@ -83,7 +84,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// points are those of the lines of a drawing, one after the other.
+// points returns the points of all lines of a drawing.
 func points(svg string) (all [][2]float64) {
 	for _, line := range regexp.MustCompile(`<path class="line c\d" d="(M[^h"]*)"`).FindAllStringSubmatch(svg, -1) {
 		for _, m := range regexp.MustCompile(`[ML]([\d.]+),(-?[\d.]+)`).FindAllStringSubmatch(line[1], -1) {
@@ -93,9 +94,10 @@ func points(svg string) (all [][2]float64) {
 	return all
 }
 
-// TestAxes: an axis that says logarithmic is: the distance of two points is in proportion to the
-// logarithm of the ratio of their values, and ticks of the axis stand where such a point would.
-// One of odds is in proportion to the logarithm of the ratio of the odds.
+// TestAxes checks that the axes are as their labels say. On a logarithmic axis, the distance of two
+// points is proportional to the logarithm of the ratio of their values, and ticks are where such
+// points would be. On an axis of odds, the distance is proportional to the logarithm of the ratio
+// of the odds.
 func TestAxes(t *testing.T) {
 	for _, p := range drawings(t)[:4] {
 		svg := string(p.svg())
@@ -141,7 +143,8 @@ func TestAxes(t *testing.T) {
 	}
 }
 
-// bent says which of the places is not on the line through the two that are farthest apart.
+// bent describes the first place that is not on the line through the two places farthest apart, or
+// returns "" if all places are on the line.
 func bent(all [][2]float64) string {
 	lo, hi := all[0], all[0]
 	for _, p := range all {
@@ -161,7 +164,8 @@ func bent(all [][2]float64) string {
 	return ""
 }
 
-// TestStyles: a line looks the same in every chart, and no two lines of a chart look the same.
+// TestStyles checks that a line looks the same in every chart, and that no two lines of a chart
+// look the same.
 func TestStyles(t *testing.T) {
 	for _, c := range []struct {
 		names string
@@ -190,7 +194,7 @@ func TestStyles(t *testing.T) {
 	}
 }
 
-// TestNiceTicks: an axis has some values, and not too many.
+// TestNiceTicks checks that an axis has some values, and not too many.
 func TestNiceTicks(t *testing.T) {
 	for _, c := range [][2]float64{{1, 10}, {0.9, 2.1}, {3, 7}, {0.01, 20}, {1e-3, 1e3}, {4, 9000}} {
 		if n := len(niceTicks(c[0], c[1])); n < 1 || n > 12 {

@@ -6,12 +6,12 @@ import (
 	"strconv"
 )
 
-// An expectation is a row of what a user may expect: the range of the ratios of some rows of the
-// table of peers.
+// An expectation is a row of the table of what a user may expect: the range of the ratios in some
+// rows of the table of peers.
 type expectation struct {
 	what         string
-	contest      string // what the row's first cell matches
-	ours, theirs string // what the names of both sides match
+	contest      string // regular expression that the row's first cell matches
+	ours, theirs string // regular expressions that the names of both sides match
 }
 
 const rdma = "^(vitcp|iwarp)"
@@ -45,7 +45,7 @@ func (r *Results) expected() (string, error) {
 			}
 			v, err := strconv.ParseFloat(c[5], 64)
 			if err != nil {
-				continue // a side that was not there
+				continue // one side was not measured
 			}
 			if lo == 0 || v < lo {
 				lo = v
@@ -67,7 +67,7 @@ func (r *Results) expected() (string, error) {
 	return t.Markdown(), nil
 }
 
-// short gives a ratio two digits.
+// short formats a ratio with two digits, or without a fraction from 10 on.
 func short(v float64) string {
 	if v >= 10 {
 		return fmt.Sprintf("%.0f", v)

@@ -10,15 +10,15 @@ import (
 
 const root = "../.."
 
-// TestFigures: the tables and pictures of the documents are those of the results, and the other
-// pages that strangers read have no figure which the results lack.
+// TestFigures checks that the tables and pictures of the documents are made from the results, and
+// that the other pages for strangers have no figure that is missing in the results.
 func TestFigures(t *testing.T) {
 	for _, p := range problems(t, root) {
 		t.Error(p)
 	}
 }
 
-// TestFiguresChanged: TestFigures finds each kind of change.
+// TestFiguresChanged checks that problems finds each kind of change.
 func TestFiguresChanged(t *testing.T) {
 	for _, c := range []struct{ name, file, old, new string }{
 		{"a cell of the table of peers", page, "| 7.92 GB/s |", "| 7.93 GB/s |"},
@@ -59,10 +59,10 @@ func TestFiguresChanged(t *testing.T) {
 	}
 }
 
-// pages are those whose text may have no figure of its own.
+// pages are the pages whose figures must all be in the results.
 var pages = []string{"README.md", "docs/ci.md", "docs/compare.md"}
 
-// compared are all files a comparison reads.
+// compared returns the names of all files that problems reads.
 func compared(t *testing.T) []string {
 	t.Helper()
 	drawn, err := filepath.Glob(filepath.Join(root, pictureFiles, "*"))
@@ -76,7 +76,7 @@ func compared(t *testing.T) []string {
 	return files
 }
 
-// problems are the differences between the results below a root and its documents.
+// problems returns the differences between the results below root and the documents there.
 func problems(t *testing.T, root string) (all []string) {
 	t.Helper()
 	read := func(name string) []byte {

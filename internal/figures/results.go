@@ -1,6 +1,6 @@
-// Package figures keeps the measured figures in one file, results.json, and makes from it what the
-// documents show of them: the tables of docs/performance.md and the pictures beside it. Its test
-// compares the documents with the file.
+// Package figures stores the measured figures in one file, results.json. From this file it makes
+// the tables of docs/performance.md and the pictures of that page. Its test compares the documents
+// with the file.
 package figures
 
 import (
@@ -25,7 +25,7 @@ type Results struct {
 	Pictures []Chart `json:"pictures"` // made by bench/peers.sh
 }
 
-// Read returns what the file of a repository has, which is nothing if there is none yet.
+// Read returns the results of the repository at root. They are empty if there is no file yet.
 func Read(root string) (*Results, error) {
 	r := new(Results)
 	b, err := os.ReadFile(filepath.Join(root, resultsFile))
@@ -38,7 +38,7 @@ func Read(root string) (*Results, error) {
 	return r, json.Unmarshal(b, r)
 }
 
-// Write stores the results below root, and makes the tables and pictures there from them.
+// Write stores the results below root, and updates the tables and pictures there.
 func (r *Results) Write(root string) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -66,7 +66,7 @@ func (r *Results) Write(root string) error {
 	return nil
 }
 
-// documents returns what the files that show figures have to say, by name.
+// documents returns the contents of the files that show figures, by name.
 func (r *Results) documents(root string) (map[string][]byte, error) {
 	text, err := os.ReadFile(filepath.Join(root, page))
 	if err != nil {

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// A Table is a table of a document. Its head and rows have cells a bar separates, as in the
-// document.
+// A Table is a table of a document. Bars separate the cells of the head and of each row, as in
+// Markdown.
 type Table struct {
-	About []string `json:"about"` // lines above it
+	About []string `json:"about"` // lines above the table
 	Head  string   `json:"head"`
 	Rows  []string `json:"rows"`
-	Below []string `json:"below"` // lines below it
+	Below []string `json:"below"` // lines below the table
 }
 
-// Stale is the verdict of a row that was measured before a change that matters to it. It is
+// Stale is the verdict of a row that was measured before a change that affects the figures. It is
 // written into the results by hand.
 const Stale = "stale"
 
-// Row joins cells. A cell is on one line, and has no bar.
+// Row joins cells. It puts each cell on one line, and replaces bars in a cell by slashes.
 func Row(cells ...string) string {
 	one := make([]string, len(cells))
 	for i, c := range cells {
@@ -28,10 +28,10 @@ func Row(cells ...string) string {
 	return strings.Join(one, " | ")
 }
 
-// cells is the reverse of Row.
+// cells returns the cells of a row, the reverse of Row.
 func cells(row string) []string { return strings.Split(row, " | ") }
 
-// The marks around what is made. The rest of a page is written by hand.
+// The marks around generated tables. All other text of a page is written by hand.
 const (
 	expectedBegins = "<!-- table: made from internal/figures/results.json -->\n"
 	peersBegins    = "<!-- table: made by bench/peers.sh -->\n"
@@ -39,7 +39,7 @@ const (
 	tableEnds      = "<!-- end of table -->\n"
 )
 
-// Markdown is the table as a document has it.
+// Markdown returns the table as Markdown, with the lines above and below it.
 func (t Table) Markdown() string {
 	var b strings.Builder
 	line := func(row string) { b.WriteString(strings.TrimRight("| "+row, " ") + " |\n") }
@@ -63,7 +63,7 @@ func (t Table) Markdown() string {
 	return b.String()
 }
 
-// replace puts a text between its marks.
+// replace puts text between the mark begins and the next tableEnds. It fails if a mark is missing.
 func replace(page []byte, begins, text string) ([]byte, error) {
 	head, rest, ok := bytes.Cut(page, []byte(begins))
 	_, tail, ok2 := bytes.Cut(rest, []byte(tableEnds))
