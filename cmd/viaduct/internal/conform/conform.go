@@ -83,7 +83,8 @@ type Target struct {
 	// MTU of the peer's queue pair.
 	Datagrams func(own netip.Addr) (net.PacketConn, error)
 	MTU       int
-	// Disc is the discriminator of a VI. Service is the address that cases ask a Port Mapper for.
+	// Disc is the discriminator of the VI that listens, which is the case's own VI if the peer
+	// dials. Service is the address that cases ask a Port Mapper for.
 	Disc    []byte
 	Service string
 	// Patience is the time the peer has for an answer. Quiet is how long a case waits where the
@@ -106,7 +107,8 @@ func (g *Target) wants(c *Case) bool {
 	return slices.ContainsFunc(g.Only, func(s string) bool { return s == c.Name || slices.Contains(c.Rows, s) })
 }
 
-// Run runs the cases one after the other, and calls each with every result.
+// Run runs the cases of cs that g selects, one after the other, and calls each with every result.
+// No case begins after the end of ctx.
 func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 	for i := range cs {
 		c := &cs[i]
@@ -132,7 +134,7 @@ func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 	}
 }
 
-// An outcome ends a case.
+// An outcome is the result of a case. The methods of T end the case by a panic with an outcome.
 type outcome struct {
 	verdict     Verdict
 	row, detail string
@@ -221,7 +223,8 @@ func (t *T) connectBy(connect func(ctx context.Context) (net.Conn, error)) net.C
 	return c
 }
 
-// write sends bytes. If the peer has closed the connection, the next read reports that.
+// write sends bytes. It fails the case if the peer does not read within Patience. If the peer has
+// closed the connection, only the next read reports that.
 func (t *T) write(c net.Conn, b []byte) {
 	c.SetWriteDeadline(time.Now().Add(t.g.Patience))
 	if _, err := c.Write(b); err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -243,7 +246,8 @@ func (e end) String() string {
 	return [...]string{"whole", "nothing more in time", "closed", "reset"}[e]
 }
 
-// read fills b, and returns the number of bytes that arrived and the reason for fewer.
+// read fills b within the given time. It returns the number of bytes that arrived; e is whole, or
+// the reason why b is not full.
 func (t *T) read(c net.Conn, b []byte, within time.Duration) (n int, e end) {
 	c.SetReadDeadline(time.Now().Add(within))
 	n, err := io.ReadFull(c, b)
@@ -260,7 +264,7 @@ func (t *T) read(c net.Conn, b []byte, within time.Duration) (n int, e end) {
 	return n, closed
 }
 
-// silent fails the case if the peer sends anything.
+// silent fails the case if the peer sends anything or ends the connection within Quiet.
 func (t *T) silent(c net.Conn, row, when string) {
 	var b [64]byte
 	if n, e := t.read(c, b[:1], t.g.Quiet); n > 0 {
@@ -270,7 +274,7 @@ func (t *T) silent(c net.Conn, row, when string) {
 	}
 }
 
-// gone fails the case unless the peer closes the connection without sending anything.
+// gone fails the case unless the peer ends the connection within Patience without sending anything.
 func (t *T) gone(c net.Conn, row, why string) {
 	var b [1]byte
 	n, e := t.read(c, b[:], t.g.Patience)

@@ -19,24 +19,24 @@ const (
 // our N_Port.
 type fabric struct {
 	*fcEnd
-	name fc.WWN // of the switch
+	name fc.WWN // name of the emulated switch
 
-	ratov    time.Duration // announced R_A_TOV; 0 is the default
+	ratov    time.Duration // R_A_TOV that the switch announces; 0 means the default
 	other    bool          // the directory names the port without FC-VI before ours
 	misnamed bool          // the directory has a name for our port that differs from the one in its login
 
-	peer       fc.Login // FLOGI of the peer
+	peer       fc.Login // latest FLOGI of the peer
 	online     bool     // FLOGI was received
 	directory  bool     // the peer is logged in to the directory
 	registered map[fc.CTCmd]bool
 	asked      [16]byte // the host address that the peer looks up
 	found      bool     // the peer is logged in to our port
-	left       bool     // the peer has ended that login
+	left       bool     // the peer has ended its login to our port
 	aborted    map[uint16]bool
 }
 
-// linkedBy accepts connections of a peer until one is a link. The first connection only asks for
-// the name of the switch.
+// linkedBy accepts connections of a peer until one becomes a link. The peer uses the first
+// connection only to ask for the name of the switch.
 func (t *T) linkedBy() *fabric {
 	own := t.special(0)
 	s := &fabric{name: own.Source, registered: map[fc.CTCmd]bool{}, aborted: map[uint16]bool{}}
@@ -73,8 +73,8 @@ func (t *T) specialOf(c net.Conn) fcip.Special {
 	return s
 }
 
-// take handles a frame for the services of the fabric, and reports whether it was one. A repeated
-// request is answered again.
+// take answers f as the fabric, or as the login service of our N_Port, and returns true. For the
+// other frames to our N_Port it returns false. A repeated request is answered again.
 func (s *fabric) take(f *fc.Frame) bool {
 	t := s.t
 	cmd := fc.ELSCmd(0)
@@ -122,7 +122,8 @@ func (s *fabric) acknowledge(f *fc.Frame) {
 	s.fcEnd.reply(f, fc.RCtlELSReply, fc.AppendCmd(nil, fc.ELSAcc))
 }
 
-// port handles a link service request to our N_Port.
+// port answers a login, a logout or an ABTS that is addressed to our N_Port, and returns true. For
+// other frames it returns false.
 func (s *fabric) port(f *fc.Frame, cmd fc.ELSCmd) bool {
 	t := s.t
 	switch {
@@ -141,7 +142,7 @@ func (s *fabric) port(f *fc.Frame, cmd fc.ELSCmd) bool {
 			"a LOGO of %v names %v, %v", fabricPeer, l.ID, l.PortName)
 		s.left = true
 		s.acknowledge(f)
-		return !s.misnamed // otherwise the case waits for the login
+		return !s.misnamed // unless misnamed, the case still waits for a login
 	case f.RCtl == fc.RCtlABTS:
 		s.aborted[f.OXID] = true
 		s.fcEnd.reply(f, fc.RCtlBAAcc, fc.BAAcc{OXID: f.OXID, RXID: f.RXID, HighCnt: 0xffff}.Append(nil))
@@ -151,7 +152,7 @@ func (s *fabric) port(f *fc.Frame, cmd fc.ELSCmd) bool {
 	return true
 }
 
-// parse reads the payload of FLOGI or PLOGI.
+// parse reads the payload of FLOGI or PLOGI and checks the rules for both.
 func (s *fabric) parse(f *fc.Frame) fc.Login {
 	t := s.t
 	t.check(len(f.Payload) == fc.LoginLen, "FCFS-2.7-1", "a %v of %d bytes", fc.CmdOf(f.Payload), len(f.Payload))
@@ -172,7 +173,7 @@ func (s *fabric) flogi(f *fc.Frame) {
 	s.accept(f, fabricPeer, fc.FeatFPort)
 }
 
-// accept answers FLOGI or PLOGI.
+// accept answers FLOGI or PLOGI by an LS_ACC to the address to.
 func (s *fabric) accept(f *fc.Frame, to fc.Addr, features uint16) {
 	l := fc.Login{Cmd: fc.ELSAcc, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16,
 		Features: features, RxSize: fcRxSize, PortName: s.fcEnd.name, NodeName: s.node()}
@@ -198,7 +199,7 @@ func (s *fabric) accept(f *fc.Frame, to fc.Addr, features uint16) {
 	s.fcEnd.reply(&q, fc.RCtlELSReply, l.Append(nil))
 }
 
-// lookUp answers a request to the directory.
+// lookUp answers a request to the directory. A request with another command is rejected.
 func (s *fabric) lookUp(f *fc.Frame) {
 	t := s.t
 	t.check(s.directory, "FCFS-2.11-3", "a request to the directory comes before the login to it")
@@ -268,7 +269,8 @@ func (s *fabric) registers(cmd fc.CTCmd, b []byte) {
 	}
 }
 
-// known reports whether the peer has made all registrations a port without an address must make.
+// known reports whether the peer has made all registrations that a port without an IP address must
+// make.
 func (s *fabric) known() bool {
 	return s.registered[fc.NSRPNID] && s.registered[fc.NSRNNID] && s.registered[fc.NSRFTID] && s.registered[fc.NSRFFID]
 }

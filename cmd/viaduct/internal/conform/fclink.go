@@ -25,14 +25,15 @@ type fcEnd struct {
 	name fc.WWN
 	id   fc.Addr // 0 before the login
 	mtu  int     // largest Data_Field that the peer accepts
-	ox   uint16  // of our last exchange for the services
+	ox   uint16  // OX_ID of the latest exchange that we began
 	seq  map[fc.Addr]uint8
-	buf  []byte     // received and not decoded yet
-	kept []fc.Frame // received while we waited for another frame
-	sw   *fabric    // the fabric for a peer that has dialled
+	buf  []byte     // received bytes that are not decoded yet
+	kept []fc.Frame // frames for the case, received while we waited for another frame
+	sw   *fabric    // the fabric that we emulate; nil if we have dialled
 }
 
-// special returns the first frame of a link. to is the name of the switch.
+// special returns the first frame of a link. to is the name of the peer's switch; 0 asks the peer
+// for that name.
 func (t *T) special(to fc.WWN) fcip.Special {
 	var b [16]byte
 	rand.Read(b[:])
@@ -66,7 +67,8 @@ func (t *T) switchName() fc.WWN {
 	return x.Destination
 }
 
-// link opens an FCIP link.
+// link opens an FCIP link. It first determines the name of the peer's switch, on a connection of
+// its own.
 func (t *T) link() *fcEnd {
 	s := t.special(t.switchName())
 	p := &fcEnd{t: t, c: t.connect(), name: fc.PortName(s.Entity, 1), seq: map[fc.Addr]uint8{},
@@ -81,7 +83,8 @@ func (p *fcEnd) node() fc.WWN { return fc.NodeName(uint64(p.name) & 0xffffffffff
 // put sends a frame.
 func (p *fcEnd) put(f *fc.Frame) { p.t.write(p.c, fcip.Append(nil, f)) }
 
-// next reads the next frame for our N_Port. It answers the frames the link itself needs.
+// next reads the next frame for our N_Port, and answers the frames that the link itself needs. e is
+// whole, or the reason why there is no frame.
 func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 	t := p.t
 	if len(p.kept) > 0 {
@@ -146,7 +149,7 @@ func (p *fcEnd) own(f *fc.Frame) bool {
 	return true
 }
 
-// reply answers the request q with one frame.
+// reply answers the request q with one frame, which closes the exchange.
 func (p *fcEnd) reply(q *fc.Frame, r fc.RCtl, payload []byte) {
 	sof, eof := q.Class().Delimiters(true, true)
 	p.put(&fc.Frame{SOF: sof, EOF: eof, Payload: payload,
@@ -160,7 +163,8 @@ func (p *fcEnd) sequence(to fc.Addr) uint8 {
 	return p.seq[to]
 }
 
-// service sends a request in one frame, and returns the answer.
+// service sends a request in one frame, and returns the answer. Without an answer within Patience,
+// the peer violates the requirement row.
 func (p *fcEnd) service(row string, to fc.Addr, r fc.RCtl, typ fc.Type, payload []byte) fc.Frame {
 	p.ox++
 	p.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: payload,
@@ -170,7 +174,8 @@ func (p *fcEnd) service(row string, to fc.Addr, r fc.RCtl, typ fc.Type, payload 
 	return p.answer(row, to, p.ox)
 }
 
-// answer waits for the answer to one of our exchanges.
+// answer waits for the answer to one of our exchanges. Without an answer within Patience, the peer
+// violates the requirement row. Other frames are kept for next.
 func (p *fcEnd) answer(row string, from fc.Addr, ox uint16) fc.Frame {
 	t := p.t
 	var other []fc.Frame

@@ -16,7 +16,8 @@ var fcviCodec iu.ProjectV1
 // attempt is the attempt number of the first CONNECT_RQST.
 const attempt = 1
 
-// holds is the number of Patience times for which a peer may delay a set-up after asking to.
+// holds is the number of Patience times for which a peer may delay a connection set-up after a
+// PENDING response.
 const holds = 4
 
 // fcTransfer is the longest message we offer.
@@ -26,25 +27,25 @@ const fcTransfer = 1 << 20
 type fcviEnd struct {
 	*fcEnd
 	at     fc.Addr // the peer's port
-	handle uint32  // ours
+	handle uint32  // our FCVI_HANDLE
 	conn   uint32  // FCVI_CONNECTION_ID
 	open   map[fcviKey]*fcviUnit
 	echoed bool   // the peer is known to echo messages
-	heard  []byte // last message of the peer
+	heard  []byte // data of the peer's latest message
 
 	peer iu.AcceptPayload
 	msg  iu.MsgID // ID of our next message
 	want iu.MsgID // ID of the peer's next message
 }
 
-// An fcviKey identifies an Information Unit received in part.
+// An fcviKey identifies an Information Unit of which a part has been received.
 type fcviKey struct {
 	op iu.Opcode
 	id iu.MsgID
 	ox uint16
 }
 
-// An fcviUnit is an Information Unit of the peer.
+// An fcviUnit is an Information Unit of the peer, possibly with more frames to come.
 type fcviUnit struct {
 	h     iu.Header
 	first fc.Header
@@ -53,7 +54,7 @@ type fcviUnit struct {
 	n     int // number of frames
 }
 
-// fcvi logs in to the peer's port.
+// fcvi opens a link, and logs in to the fabric, to its directory and to the peer's port.
 func (t *T) fcvi() *fcviEnd {
 	p := t.link()
 	p.fabric()
@@ -108,13 +109,15 @@ func (v *fcviEnd) emit(h iu.Header, data []byte, on fc.Header, use iu.Use, chang
 	}
 }
 
-// request sends a request on a new exchange.
+// request sends a request on a new exchange, and returns its OX_ID. change may modify each frame;
+// nil leaves the frames.
 func (v *fcviEnd) request(h iu.Header, data []byte, change func(f *fc.Frame)) uint16 {
 	v.ox = (v.ox + 1) & iu.LastOXID
 	return v.emit(h, data, fc.Header{OXID: v.ox, RXID: fc.Unassigned}, iu.Use{Answered: true}, change)
 }
 
-// unit reads the next Information Unit, and checks the rules that hold for all of them.
+// unit reads the next Information Unit, and checks the rules that hold for all units. e is whole,
+// or the reason why there is no unit.
 func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 	t := v.t
 	for deadline := time.Now().Add(within); ; {
@@ -252,7 +255,7 @@ func (v *fcviEnd) accepted(u *fcviUnit) {
 	v.peer, v.want = a, a.InitialMsgID
 }
 
-// confirm answers RESP1 and waits for RESP3.
+// confirm answers RESP1 by RESP2 and waits for RESP3.
 func (v *fcviEnd) confirm(u *fcviUnit) {
 	t := v.t
 	h := iu.Header{Op: iu.ConnectResp2, Handle: v.peer.Handle,
@@ -278,7 +281,8 @@ func (t *T) fcviOpen() *fcviEnd {
 	return v
 }
 
-// send sends a message at Reliable Reception, without waiting for the response.
+// send sends a message at Reliable Reception without waiting for the response, and returns the
+// OX_ID.
 func (v *fcviEnd) send(h iu.Header, data []byte, change func(f *fc.Frame)) uint16 {
 	h.Handle, h.MsgID = v.peer.Handle, v.msg
 	h.Flags |= iu.FlagRR | iu.FlagRspRqd
@@ -296,7 +300,7 @@ func (v *fcviEnd) responded(row string, u *fcviUnit) {
 	u.fctl(t, "FCVI-5.8-8", iu.Use{})
 }
 
-// echo sends a message and returns its echo. The response to the message may come after it.
+// echo sends a message and returns its echo. The response to the message may come after the echo.
 func (v *fcviEnd) echo(row string, h iu.Header, data []byte, change func(f *fc.Frame)) *fcviUnit {
 	t := v.t
 	h.Op = iu.SendRqst
@@ -347,7 +351,8 @@ func (v *fcviEnd) take(u *fcviUnit) {
 	v.heard = u.data
 }
 
-// reaction returns the next Information Unit, except messages a dialling peer sends by itself.
+// reaction returns the next Information Unit. It answers and skips the messages that a
+// dialling peer sends by itself.
 func (v *fcviEnd) reaction(within time.Duration) (*fcviUnit, end) {
 	for {
 		u, e := v.unit(within)
@@ -358,8 +363,8 @@ func (v *fcviEnd) reaction(within time.Duration) (*fcviUnit, end) {
 	}
 }
 
-// ready opens a connection, in the role of the case. A peer that has dialled may then wait for an
-// echo.
+// ready opens a connection in the role that the case requires. A peer that has dialled may then
+// wait for an echo.
 func (t *T) ready() *fcviEnd {
 	if t.c.Role == Passive {
 		return t.fcviOpen()
@@ -369,8 +374,8 @@ func (t *T) ready() *fcviEnd {
 	return v.fcviEnd
 }
 
-// goesOn fails unless the connection still works: an echo comes back, or a waiting peer accepts
-// one.
+// goesOn fails the case unless the connection still works: the peer echoes a message, or, if it has
+// dialled, accepts the echo of its own message.
 func (v *fcviEnd) goesOn(row string) {
 	if v.sw == nil {
 		v.echo(row, iu.Header{}, pattern(12), nil)
@@ -379,8 +384,8 @@ func (v *fcviEnd) goesOn(row string) {
 	}
 }
 
-// broken fails unless the peer ends the connection by a DISCONNECT_RQST with one of the given
-// reasons.
+// broken fails the case unless the peer ends the connection by a DISCONNECT_RQST with one of the
+// given reasons.
 func (v *fcviEnd) broken(row, why string, reasons ...iu.Reason) {
 	t := v.t
 	u, e := v.reaction(t.g.Patience)
@@ -431,7 +436,8 @@ func (v *fcviEnd) failed(row string, op iu.Opcode, ox uint16, want iu.Reason) {
 	t.check(len(u.data) == 0, row, "%d bytes of payload in an error response", len(u.data))
 }
 
-// stillServed fails the case unless the peer serves a correct client.
+// stillServed closes all connections of the case, and fails the case unless the peer serves a
+// correct client.
 func (t *T) stillServed() {
 	for _, c := range t.conns {
 		c.Close()
@@ -439,7 +445,8 @@ func (t *T) stillServed() {
 	t.ready().goesOn("FCVI-5.2.2-4")
 }
 
-// refusedSetup returns a case with a CONNECT_RQST that must be answered with one of these reasons.
+// refusedSetup returns a case with a CONNECT_RQST that must be answered with one of the given
+// reasons. change alters the decoded payload, bytesOf its encoded form; either may be nil.
 func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu.ConnectPayload), bytesOf func(h *iu.Header, b []byte) []byte) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Passive, Rows: list(row, "FCVI-5.3.2-7"), Text: text, run: func(t *T) {
 		v := t.fcvi()
@@ -456,7 +463,8 @@ func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu
 	}}
 }
 
-// breaks returns a case in which one Information Unit violates a rule.
+// breaks returns a case in which do sends an Information Unit that violates a rule. The peer must
+// then disconnect for one of the given reasons.
 func breaks(name, text, row string, reasons []iu.Reason, do func(v *fcviEnd)) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Passive, Rows: list(row, "FCVI-8.4-16"), Text: text, run: func(t *T) {
 		v := t.ready()

@@ -11,15 +11,15 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// An fcviCall is a CONNECT_RQST of the peer.
+// An fcviCall is a CONNECT_RQST of the peer, which the case answers.
 type fcviCall struct {
 	*fcviEnd
 	u *fcviUnit
 	q iu.ConnectPayload
 }
 
-// fcviCalled accepts a link the peer opened, up to its CONNECT_RQST. set may alter the fabric
-// before.
+// fcviCalled accepts a link that the peer opened, and reads its CONNECT_RQST. set may alter the
+// emulated fabric before the peer's login is answered; nil leaves the fabric.
 func (t *T) fcviCalled(set func(s *fabric)) *fcviCall {
 	s := t.linkedBy()
 	if set != nil {
@@ -30,7 +30,7 @@ func (t *T) fcviCalled(set func(s *fabric)) *fcviCall {
 	return v
 }
 
-// called reads a CONNECT_RQST. retry means that it must be a repeated attempt.
+// called reads a CONNECT_RQST. If retry is true, the request must be a repeated attempt.
 func (v *fcviCall) called(within time.Duration, retry bool) {
 	t := v.t
 	u, e := v.unit(within)
@@ -53,7 +53,8 @@ func (v *fcviCall) called(within time.Duration, retry bool) {
 	v.u, v.q = u, q
 }
 
-// response sends a CONNECT_RESP1 or RESP3 on the peer's exchange.
+// response sends a CONNECT_RESP1 or RESP3 on the peer's exchange. cnt is the SEQ_CNT of its first
+// frame.
 func (v *fcviCall) response(op iu.Opcode, cnt uint16, reason iu.Reason, use iu.Use, payload []byte) {
 	h := iu.Header{Op: op, Handle: v.q.Handle, Flags: v.u.h.Flags & (iu.FlagModeMask | iu.FlagRetry),
 		MsgID: v.u.h.MsgID, Total: v.u.h.Total, Param: iu.Status{Reason: reason}.Param()}
@@ -69,7 +70,8 @@ func (v *fcviCall) response(op iu.Opcode, cnt uint16, reason iu.Reason, use iu.U
 // rx returns our RX_ID for the exchange of the set-up.
 func (v *fcviCall) rx() uint16 { return 0x2345 }
 
-// accept sends an accepting RESP1, which change may alter.
+// accept sends an accepting RESP1. change alters its payload, and bytesOf the encoded payload; both
+// may be nil.
 func (v *fcviCall) accept(cnt uint16, change func(a *iu.AcceptPayload), bytesOf func(b []byte) []byte) {
 	own := v.payload()
 	local := v.q.Remote
@@ -93,7 +95,7 @@ func (v *fcviCall) accept(cnt uint16, change func(a *iu.AcceptPayload), bytesOf 
 func (v *fcviCall) resp2() *fcviUnit {
 	t := v.t
 	u, e := v.unit(t.g.Patience)
-	if e != whole && e != quiet && v.sw.ratov != 0 { // after a loss, the peer's set-up timed out
+	if e != whole && e != quiet && v.sw.ratov != 0 { // after a loss, the peer's set-up may have timed out
 		t.again("FCVI-5.3.2-1", "no CONNECT_RESP2: %v", e)
 	}
 	t.check(e == whole, "FCVI-5.3.2-1", "no CONNECT_RESP2: %v", e)
@@ -127,7 +129,8 @@ func (v *fcviCall) confirmed() {
 // established completes the set-up with RESP3.
 func (v *fcviCall) established() { v.response(iu.ConnectResp3, 1, iu.Confirmed, iu.Use{}, nil) }
 
-// fcviAnswered completes the set-up of a connection that the peer opens.
+// fcviAnswered completes the set-up of a connection that the peer opens, at Reliable Reception.
+// With another level, the case ends as not observable.
 func (t *T) fcviAnswered() *fcviCall {
 	v := t.fcviCalled(nil)
 	if v.q.Attributes.Reliability != iu.ReliableReception {
@@ -139,7 +142,8 @@ func (t *T) fcviAnswered() *fcviCall {
 	return v
 }
 
-// readMessage reads the peer's next message. The case ends if the peer sends none.
+// readMessage reads the peer's next message. The case ends as not observable if the peer sends
+// nothing, or begins with an RDMA operation.
 func (v *fcviEnd) readMessage() {
 	t := v.t
 	u, e := v.unit(t.g.Patience)
@@ -159,7 +163,7 @@ func (v *fcviEnd) readMessage() {
 	}
 }
 
-// deliver sends the peer's last message back to it, and waits for the response.
+// deliver sends the peer's latest message back to the peer, and waits for the response.
 func (v *fcviEnd) deliver(row string, change func(f *fc.Frame)) {
 	t := v.t
 	ox := v.send(iu.Header{Op: iu.SendRqst}, v.heard, change)
@@ -223,8 +227,8 @@ func wrongEcho(name, text string, change func(s *fcip.Special)) Case {
 	}}
 }
 
-// retryTime is the R_A_TOV of a fabric in which the peer soon makes another attempt, because it
-// waits for twice that time.
+// retryTime is the R_A_TOV for cases in which the peer makes another attempt, because a peer waits
+// for twice that time.
 const retryTime = 500 * time.Millisecond
 
 // pendingTime is R_A_TOV where the peer waits for the final RESP1. The peer tries again after twice
@@ -402,7 +406,7 @@ var fcviActive = slices.Concat([]Case{
 }, activeToo("bad-crc", "bad-write", "bad-read", "unknown-handle", "unknown-exchange",
 	"unknown-service", "gap", "hole", "opcode", "level", "header-size", "too-long-write"))
 
-// activeToo returns cases of fcviPassive that are the same if the peer dials.
+// activeToo returns the cases of fcviPassive with these names, for a peer that dials.
 func activeToo(names ...string) (cs []Case) {
 	for _, c := range fcviPassive {
 		if name := c.Name[len("fcvi/"):]; slices.Contains(names, name) {

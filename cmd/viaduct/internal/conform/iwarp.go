@@ -18,18 +18,19 @@ type stream struct {
 	c    net.Conn
 	enc  mpa.Encoder
 	dec  mpa.Decoder
-	buf  []byte // received and not decoded yet
-	msn  uint32 // of our next Send
-	want uint32 // of the peer's next Send
-	got  int    // number of FPDUs so far
+	buf  []byte // received bytes that are not decoded yet
+	msn  uint32 // MSN of our next Send
+	want uint32 // MSN of the peer's next Send
+	got  int    // number of FPDUs received
 }
 
-// usual returns a Request every responder must support.
+// usual returns a Request that every responder must support.
 func usual() mpa.Frame {
 	return mpa.Frame{Kind: mpa.Request, CRC: true, Rev: 2, Enhanced: true, Conn: mpa.Enhanced{IRD: 4, ORD: 4}}
 }
 
-// frame reads a start-up frame.
+// frame reads a start-up frame. A frame that is incomplete or unparsable violates the requirement
+// row.
 func (s *stream) frame(row string) mpa.Frame {
 	b := make([]byte, mpa.FrameLen)
 	n, e := s.t.read(s.c, b, s.t.g.Patience)
@@ -54,7 +55,8 @@ func (s *stream) frame(row string) mpa.Frame {
 	return f
 }
 
-// start opens a stream as Initiator, and returns it with the Reply.
+// start opens a stream as Initiator, waits for Pause, and returns the stream and the peer's Reply.
+// A rejecting Reply fails the case.
 func (t *T) start(q mpa.Frame) (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	t.write(s.c, q.Append(nil))
@@ -150,7 +152,7 @@ func (s *stream) header(u []byte) rdmap.Opcode {
 	return op
 }
 
-// nextFPDU returns the next FPDU that is not an empty RDMA Write. Empty ones are allowed at any time.
+// nextFPDU is like fpdu, but skips empty RDMA Writes, because the peer may send them at any time.
 func (s *stream) nextFPDU(within time.Duration) (ulpdu []byte, e end) {
 	for end := time.Now().Add(within); ; {
 		u, e := s.fpdu(time.Until(end))
@@ -160,8 +162,8 @@ func (s *stream) nextFPDU(within time.Duration) (ulpdu []byte, e end) {
 	}
 }
 
-// message reads the peer's next message of a Send type. ok is false if the
-// peer sends none.
+// message reads the peer's next message of a Send type. ok is false if the peer sends none within
+// Patience, or ends the stream.
 func (s *stream) message() (b []byte, ok bool) {
 	t := s.t
 	for first := true; ; first = false {
@@ -217,7 +219,8 @@ func (s *stream) echo(row string, b []byte) {
 	s.t.check(bytes.Equal(got, b), row, "%d octets come back as %d others", len(b), len(got))
 }
 
-// opened sends a message, which permits the peer to send, and reads its echo if there is one.
+// opened sends a message, which permits the peer to send, and reads its echo. A peer that does not
+// echo is not at fault.
 func (s *stream) opened() {
 	s.sendMessage(pattern(8))
 	s.message()
@@ -332,7 +335,8 @@ func bad(name, text string, x expected, row string, ulpdu func() []byte) Case {
 		}}
 }
 
-// refusedFrame returns a case in which the start-up frame violates a rule.
+// refusedFrame returns a case in which the start-up frame violates a rule and the peer must close
+// the connection.
 func refusedFrame(name, text, row string, change func(b []byte) []byte) Case {
 	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive,
 		Rows: list(row, "MPA-7.1.2-4", "MPA-8-6"), Text: text,
@@ -523,7 +527,7 @@ var iwarpPassive = []Case{
 		}},
 }
 
-// dialledBy accepts a connection the peer opened, and reads its Request.
+// dialledBy accepts a connection that the peer opened, and reads its Request.
 func (t *T) dialledBy() (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	f := s.frame("MPA-7.1.2-1")
@@ -531,7 +535,7 @@ func (t *T) dialledBy() (*stream, mpa.Frame) {
 	return s, f
 }
 
-// replyTo returns an accepting Reply to q.
+// replyTo returns a Reply that accepts the Request q.
 func replyTo(q mpa.Frame) mpa.Frame {
 	r := mpa.Frame{Kind: mpa.Reply, CRC: true, Rev: q.Rev}
 	if q.Enhanced {

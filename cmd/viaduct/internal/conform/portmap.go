@@ -11,7 +11,8 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// ask sends a datagram, and returns the answer or nil. within is false if the peer must not answer.
+// ask sends a datagram, and returns the answer, or nil if none arrives. Repeated answers to earlier
+// datagrams are skipped. within is false if the peer must not answer.
 func (t *T) ask(c net.Conn, b []byte, within bool) []byte {
 	tries, wait := 4, t.g.Patience/4
 	if !within {
@@ -23,7 +24,7 @@ func (t *T) ask(c net.Conn, b []byte, within bool) []byte {
 		for end := time.Now().Add(wait); time.Now().Before(end); {
 			n, ok := t.datagram(c, got, time.Until(end))
 			if ok && !slices.ContainsFunc(t.answers, func(old []byte) bool { return bytes.Equal(old, got[:n]) }) {
-				t.answers = append(t.answers, bytes.Clone(got[:n])) // it may be repeated
+				t.answers = append(t.answers, bytes.Clone(got[:n])) // the peer may repeat the answer
 				return got[:n]
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// askedBy receives the request of a client, and returns it raw and decoded.
+// askedBy receives the request of a client, and returns the request raw and decoded.
 func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 	c = t.connect()
 	raw = t.fromClient(c, true)
@@ -31,8 +31,8 @@ func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 	return c, raw, q
 }
 
-// fromClient reads a datagram, or returns nil if none arrives. wait is false if the client must not
-// send.
+// fromClient reads a datagram, or returns nil if none arrives. If wait is false, because the client
+// must not send, it only waits for Quiet.
 func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	within := t.g.Patience
 	if !wait {
@@ -46,7 +46,7 @@ func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	return b[:n]
 }
 
-// answerTo returns an answer of type typ to q. No listener is at the port it names.
+// answerTo returns an answer of type typ to q. An Accept names a port without a listener.
 func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	m := q
 	m.Type = typ
@@ -58,7 +58,7 @@ func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 
 // acknowledged sends answer, which may be a modified form of m, and reads until the acknowledgement
 // arrives. It answers a repeated request again, because the request may have been in flight, or the
-// answer may have been lost.
+// answer may have been lost. raw is the request as received.
 func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) {
 	t.write(c, answer)
 	for {
@@ -82,8 +82,8 @@ func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) 
 	}
 }
 
-// requestsOnly calls see with each message the client sends within Quiet. The client may repeat its
-// request.
+// requestsOnly calls see with each message that the client sends within Quiet. The client may
+// repeat its request.
 func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	b := make([]byte, 2048)
 	for end := time.Now().Add(t.g.Quiet); time.Now().Before(end); {
@@ -93,8 +93,8 @@ func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	}
 }
 
-// unanswered fails the case if the client answers with a PMAck. why describes the message it must
-// not answer.
+// unanswered fails the case if the client answers with a PMAck. why describes the message that the
+// client must not answer.
 func (t *T) unanswered(c net.Conn, row, why string) {
 	t.requestsOnly(c, func(b []byte) {
 		t.check(len(b) == portmapwire.MessageLen && b[0]>>4&3 == byte(portmapwire.Request), row,
@@ -102,7 +102,7 @@ func (t *T) unanswered(c net.Conn, row, why string) {
 	})
 }
 
-// discarded returns a case with a datagram a client must not accept as its answer.
+// discarded returns a case with a datagram that a client must not accept as its answer.
 func discarded(name, text, row string, change func(b []byte) []byte) Case {
 	return Case{Name: "portmap/" + name, Proto: "portmap", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		c, raw, q := t.askedBy()

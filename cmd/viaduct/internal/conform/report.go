@@ -51,8 +51,8 @@ type junitSuite struct {
 	Cases    []junitCase `xml:"testcase"`
 }
 
-// JUnit writes the report in the format of continuous integration systems. A case that is not
-// observable is reported as skipped.
+// JUnit writes the report as JUnit XML, which continuous integration systems read. A case that is
+// not observable is reported as skipped.
 func (r *Report) JUnit(w io.Writer) error {
 	s := junitSuite{Name: "conform " + r.Peer, Tests: len(r.Results), Failures: r.Count(Fail),
 		Skipped: r.Count(Skip) + r.Count(NotObservable)}

@@ -21,16 +21,16 @@ type roceEnd struct {
 	peer rocePeer
 	mtu  int
 
-	psn ib.PSN // number of our next request
+	psn ib.PSN // sequence number of our next request
 	msn uint32 // number of our messages that the peer has executed
 
-	expected ib.PSN // number of the peer's next request
-	took     uint32 // number of messages of the peer
+	expected ib.PSN // sequence number of the peer's next request
+	took     uint32 // number of the peer's messages executed here
 	began    bool   // the peer has sent a request
 }
 
-// roce exchanges queue pairs with the peer and connects them. psn is the number of our first
-// request.
+// roce exchanges queue pairs with the peer and connects them. psn is the sequence number of our
+// first request.
 func (t *T) roce(psn ib.PSN) *roceEnd {
 	c := t.connect()
 	own, ok := netip.AddrFromSlice(c.LocalAddr().(*net.TCPAddr).IP)
@@ -44,7 +44,7 @@ func (t *T) roce(psn ib.PSN) *roceEnd {
 	t.check(e.peer.addr.Is4() == e.own.Is4(), "ROCE-NET-7",
 		"the GID of the peer is that of %v, the connection came from %v", e.peer.addr, c.RemoteAddr())
 	e.expected = ib.PSN(e.peer.psn)
-	if t.c.Role == Active { // its first request shows that it is ready to receive
+	if t.c.Role == Active { // the peer's first request shows that the peer is ready to receive
 		for end := time.Now().Add(t.g.Patience); !e.began && time.Now().Before(end); {
 			e.next(time.Until(end))
 		}
@@ -52,10 +52,10 @@ func (t *T) roce(psn ib.PSN) *roceEnd {
 	return e
 }
 
-// startRoCE is roce with a random first number.
+// startRoCE is roce with a random sequence number.
 func (t *T) startRoCE() *roceEnd { return t.roce(ib.PSN(rand.Uint32N(1 << 23))) }
 
-// request returns the next request. It requests an acknowledgement if it ends a message.
+// request returns the next request. The request asks for an acknowledgement if it ends a message.
 func (e *roceEnd) request(o ib.Opcode, payload []byte) ib.Packet {
 	return ib.Packet{BTH: ib.BTH{Opcode: o, PKey: ib.DefaultPKey, QPN: e.peer.qpn, PSN: e.psn, AckReq: o.Ends()},
 		Payload: payload}
@@ -68,10 +68,10 @@ func (e *roceEnd) write(o ib.Opcode, m roceMemory, off uint64, payload []byte) i
 	return p
 }
 
-// send sends a packet with its own number.
+// send sends a packet without changing its sequence number.
 func (e *roceEnd) send(p ib.Packet) { e.raw(p.Append(nil)) }
 
-// sendNext sends packets, and gives them the next numbers.
+// sendNext sends packets with the next sequence numbers.
 func (e *roceEnd) sendNext(ps ...ib.Packet) {
 	for _, p := range ps {
 		p.PSN = e.psn
@@ -130,7 +130,7 @@ func (e *roceEnd) next(within time.Duration) (p ib.Packet, ok bool) {
 }
 
 // packet decodes a packet of the peer and makes the checks that apply to all packets; ok is false
-// if it is not for our queue pair.
+// if the packet is for another queue pair.
 func (e *roceEnd) packet(b []byte, from netip.AddrPort) (p ib.Packet, ok bool) {
 	t := e.t
 	t.check(len(b) >= ib.BTHLen+ib.ICRCLen, "ROCE-BTH-1", "a packet of %d bytes", len(b))
@@ -154,7 +154,8 @@ func (e *roceEnd) packet(b []byte, from netip.AddrPort) (p ib.Packet, ok bool) {
 	return p, true
 }
 
-// serve handles a request of the peer.
+// serve responds to a request of the peer: it counts a Send as executed, acknowledges a duplicate,
+// and answers a gap by a NAK.
 func (e *roceEnd) serve(p *ib.Packet) {
 	switch n := p.PSN.Sub(e.expected); {
 	case n > 0:
@@ -200,7 +201,7 @@ func (e *roceEnd) ackedTo(row, what string, psn ib.PSN) {
 		p := e.response(row, what)
 		e.t.check(p.Opcode == ib.Acknowledge, row, "%v in answer to %s", p.Opcode, what)
 		e.t.check(p.AETH.Syndrome.Type() == ib.TypeACK, row, "%v in answer to %s", p.AETH.Syndrome, what)
-		if p.PSN.Less(psn) { // acknowledges an earlier one
+		if p.PSN.Less(psn) { // acknowledges an earlier request
 			continue
 		}
 		e.t.check(p.PSN == psn, row, "%s is acknowledged by number %d, its last packet is %d", what, p.PSN, psn)
@@ -210,7 +211,8 @@ func (e *roceEnd) ackedTo(row, what string, psn ib.PSN) {
 	}
 }
 
-// refused waits for a NAK with the number psn and one of the given syndromes.
+// refused waits for a NAK with the sequence number psn and one of the given syndromes. The timer of
+// an RNR NAK may differ.
 func (e *roceEnd) refused(row, what string, psn ib.PSN, one ...ib.Syndrome) {
 	for {
 		p := e.response(row, what)
@@ -229,7 +231,7 @@ func (e *roceEnd) refused(row, what string, psn ib.PSN, one ...ib.Syndrome) {
 	}
 }
 
-// silent fails the case if the peer answers.
+// silent fails the case if the peer answers within Quiet.
 func (e *roceEnd) silent(row, what string) {
 	if p, ok := e.next(e.t.g.Quiet); ok {
 		e.t.fail(row, "%v, number %d, %v, in answer to %s", p.Opcode, p.PSN, p.AETH.Syndrome, what)
@@ -243,7 +245,7 @@ func (e *roceEnd) alive(row, what string) {
 }
 
 // memory returns a region of the peer with the given rights. If only is set, the region has no
-// other rights. The case ends as not observable if there is none.
+// other rights. The case ends as not observable if the peer has no such region.
 func (e *roceEnd) memory(rights string, only bool) roceMemory {
 	for _, m := range e.peer.memory {
 		all := true
@@ -276,10 +278,10 @@ func (e *roceEnd) requestRead(m roceMemory, off uint64, n int) ib.Packet {
 	return p
 }
 
-// packets returns the number of packets for n bytes.
+// packets returns the number of packets for n bytes. A message of 0 bytes takes one packet.
 func (e *roceEnd) packets(n int) int { return max(1, (n+e.mtu-1)/e.mtu) }
 
-// read reads n bytes at offset off of a region of the peer.
+// read reads n bytes at offset off of a region of the peer by an RDMA Read.
 func (e *roceEnd) read(row string, m roceMemory, off uint64, n int) []byte {
 	p := e.requestRead(m, off, n)
 	e.psn = e.psn.Add(e.packets(n))
@@ -295,7 +297,7 @@ func (e *roceEnd) readResponse(row string, psn ib.PSN, n int, first bool) (b []b
 	for i := range last + 1 {
 		p := e.response(row, "a Read")
 		for p.Opcode == ib.Acknowledge && p.AETH.Syndrome.Type() == ib.TypeACK && p.PSN.Less(psn) {
-			p = e.response(row, "a Read") // the last one acknowledges earlier requests
+			p = e.response(row, "a Read") // the former p acknowledges earlier requests
 		}
 		o := p.Opcode
 		e.t.check(o.Kind() == ib.ReadResponse, row, "%v, %v, in answer to a Read", o, p.AETH.Syndrome)

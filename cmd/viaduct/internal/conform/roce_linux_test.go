@@ -86,8 +86,8 @@ type breakage struct {
 	sent func(n int, b []byte)
 	// answer modifies packet n of the responder.
 	answer func(n int, p *ib.Packet)
-	// bytes modifies a packet of the responder before its invariant CRC is computed, sealed after
-	// that.
+	// bytes modifies a packet of the responder before its invariant CRC is computed, sealed
+	// afterwards.
 	bytes  func(b []byte)
 	sealed func(b []byte)
 	// unasked makes the responder answer packet n, which it should drop.
@@ -211,7 +211,7 @@ var breakages = []breakage{
 		}
 	}},
 	{of: "roce/duplicate-old", row: "ROCE-RESP-3", sent: func(n int, b []byte) {
-		if n == 3 { // so that the responder executes it as a new request
+		if n == 3 { // the new number makes the responder execute the packet as a new request
 			binary.BigEndian.PutUint32(b[8:], binary.BigEndian.Uint32(b[8:])+3)
 		}
 	}},

@@ -22,7 +22,7 @@ func roceRole(role Role) (cs []Case) {
 }
 
 // invalidAfter returns a case that sends the packets bad after the packets good. The peer must
-// answer the first of them with the NAK for an invalid request.
+// answer the first of the bad packets with the NAK for an invalid request.
 func invalidAfter(name, row, text string, good, bad func(e *roceEnd) []ib.Packet) Case {
 	return Case{Name: "roce/" + name, Rows: list(row, "ROCE-OP-13"), Text: text, run: func(t *T) {
 		e := t.startRoCE()

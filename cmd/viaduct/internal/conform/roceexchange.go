@@ -26,7 +26,7 @@ const (
 type rocePeer struct {
 	addr netip.Addr
 	qpn  uint32
-	psn  uint32 // number of its first request
+	psn  uint32 // sequence number of the peer's first request
 
 	memory   []roceMemory
 	datagram *roceDatagram // nil if the peer has none
@@ -46,7 +46,8 @@ type roceDatagram struct{ qpn, qkey uint32 }
 
 type roceReceives struct{ count, len int }
 
-// roceExchange exchanges queue pairs, and reads the announcements of the peer.
+// roceExchange exchanges queue pairs, and reads the announcements of the peer until "ready" or the
+// end of the connection.
 func (t *T) roceExchange(c net.Conn, own netip.Addr, qpn, psn uint32) (p rocePeer) {
 	g := own.As16()
 	intro := fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", 0, qpn, psn, g)
@@ -92,7 +93,7 @@ func (t *T) roceIntro(c net.Conn) (p rocePeer) {
 	return p
 }
 
-// roceLine reads a line; ok is false if the peer closes the connection or sends none.
+// roceLine reads a line; ok is false if the peer closes the connection or sends no whole line.
 func (t *T) roceLine(c net.Conn) (line string, ok bool) {
 	const most = 200
 	var b [1]byte
@@ -109,7 +110,7 @@ func (t *T) roceLine(c net.Conn) (line string, ok bool) {
 	return "", false
 }
 
-// announce parses a line, and reports whether the line is valid.
+// announce stores an announcement, and reports whether the line is valid.
 func (p *rocePeer) announce(line string) bool {
 	word, rest, _ := strings.Cut(line, " ")
 	switch word {

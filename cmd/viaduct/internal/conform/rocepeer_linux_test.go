@@ -63,11 +63,11 @@ func newTestPeer(t *testing.T, mtu int) *testPeer {
 
 const (
 	peerReceives = 8
-	peerKey      = 0x11112222 // for datagrams
+	peerKey      = 0x11112222 // queue key for datagrams
 )
 
 // serve acts as the peer of one case until conform closes the connection. dials means that the peer
-// opened it.
+// opened the connection.
 func (p *testPeer) serve(c net.Conn, dials bool) {
 	defer c.Close()
 	pd := p.dev.NewPD()

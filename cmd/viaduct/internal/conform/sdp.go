@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// An sdpEnd is our end of an SDP connection, the Connecting Peer.
+// An sdpEnd is our end of an SDP connection. It is the Connecting Peer, unless the peer dials.
 type sdpEnd struct {
 	*stream
 	ack    sdpwire.HelloAck
@@ -18,7 +18,7 @@ type sdpEnd struct {
 	in     uint32 // MSeq of the peer's next message
 	any    bool   // the peer has sent a message
 	echoed bool   // the peer is known to echo messages
-	bufs   uint16 // ours
+	bufs   uint16 // our number of Private Buffers
 }
 
 func hello() sdpwire.Hello {
@@ -26,8 +26,8 @@ func hello() sdpwire.Hello {
 		DesRemRcvSz: 65536, LocalRcvSz: 65536, LocIRD: 4, LocORD: 4}
 }
 
-// greet sends a Hello in the private data of a Request, and reads the MPA Reply. change may modify
-// the bytes of the Hello; nil leaves them.
+// greet sends a Hello in the private data of a Request, and reads the MPA Reply, which may reject
+// the connection. change may modify the bytes of the Hello; nil leaves them.
 func (t *T) greet(change func(b []byte) []byte) (*sdpEnd, mpa.Frame) {
 	b := hello().Append(nil, sdpwire.Figure)
 	if change != nil {
@@ -68,7 +68,8 @@ func (s *sdpEnd) sendSDP(m sdpwire.Message, payload []byte) {
 	s.sendMessage(append(m.Append(nil, sdpwire.Figure), payload...))
 }
 
-// readSDP reads the next SDP message; ok is false if the peer sends none.
+// readSDP reads the next SDP message; ok is false if the peer sends none within Patience, or ends
+// the connection.
 func (s *sdpEnd) readSDP() (m sdpwire.Message, payload []byte, ok bool) {
 	t := s.t
 	b, ok := s.message()
@@ -93,7 +94,7 @@ func (s *sdpEnd) readSDP() (m sdpwire.Message, payload []byte, ok bool) {
 	return m, b[n:], true
 }
 
-// echoes reads payload until all of b was returned.
+// echoes reads Data messages until they have returned all of b.
 func (s *sdpEnd) echoes(row string, b []byte) {
 	var got []byte
 	for len(got) < len(b) {
@@ -116,7 +117,8 @@ func (s *sdpEnd) echoes(row string, b []byte) {
 	s.echoed = true
 }
 
-// ended fails the case unless the peer aborts the connection.
+// ended fails the case unless the peer aborts the connection within Patience. Messages other than
+// Data are ignored.
 func (s *sdpEnd) ended(row, why string) {
 	for {
 		u, e := s.fpdu(s.t.g.Patience)

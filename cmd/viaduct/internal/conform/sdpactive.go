@@ -9,7 +9,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// greetedBy accepts a connection the peer opened, and returns its Hello and its Request.
+// greetedBy accepts a connection that the peer opened, and returns its Hello and its Request.
 func (t *T) greetedBy() (*sdpEnd, sdpwire.Hello, mpa.Frame) {
 	st, q := t.dialledBy()
 	s := &sdpEnd{stream: st, bufs: 32}
@@ -81,7 +81,7 @@ func (s *sdpEnd) data() []byte {
 	}
 }
 
-// over fails the case unless the peer closes the connection. Messages before that are ignored.
+// over fails the case unless the peer closes the connection. Earlier messages are ignored.
 func (s *sdpEnd) over(row, why string) {
 	for {
 		u, e := s.fpdu(s.t.g.Patience)
@@ -109,7 +109,7 @@ func refusedAck(name, text, row string, change func(b []byte)) Case {
 	}}
 }
 
-// takenAck returns a case with a HelloAck the peer must accept.
+// takenAck returns a case with a HelloAck that the peer must accept.
 func takenAck(name, text, row string, change func(b []byte)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		s, _, q := t.greetedBy()

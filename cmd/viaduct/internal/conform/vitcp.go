@@ -40,8 +40,8 @@ func (t *T) call(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) []byte {
 	return ce.Append(dialect.AppendHeader(nil, h))
 }
 
-// segment reads a segment. e is whole, or the reason why there is none. wait is false if the peer
-// must not send.
+// segment reads a segment. e is whole, or the reason why there is no segment. If wait is false,
+// because the peer must not send, segment only waits for Quiet.
 func (v *viEnd) segment(wait bool) (h vitcpwire.Header, body []byte, e end) {
 	t := v.t
 	within := t.g.Patience
@@ -68,7 +68,8 @@ func (v *viEnd) segment(wait bool) (h vitcpwire.Header, body []byte, e end) {
 	return h, body, whole
 }
 
-// open connects, and returns the CE header the peer accepted.
+// open connects, and returns the CE header with which the peer accepted. change may modify the
+// Connect Request, as in call.
 func (t *T) open(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) (*viEnd, vitcpwire.CE) {
 	v := &viEnd{t: t, c: t.connect(), posted: 100}
 	t.write(v.c, t.call(change))
@@ -91,7 +92,8 @@ func (v *viEnd) send(h vitcpwire.Header, b []byte) {
 	v.t.write(v.c, append(dialect.AppendHeader(nil, h), b...))
 }
 
-// message reads the next Send of the peer, and acknowledges it.
+// message reads the peer's next Send, and acknowledges it with our next segment. ok is false if the
+// peer sends none within Patience, or ends the connection.
 func (v *viEnd) message() (b []byte, last vitcpwire.Header, ok bool) {
 	t := v.t
 	for {
@@ -129,8 +131,8 @@ func (v *viEnd) echoed(row string, h vitcpwire.Header, b []byte) vitcpwire.Heade
 	return last
 }
 
-// broken fails the case unless the peer closes the connection. see checks the messages before
-// that; if it is nil, the peer must not send any.
+// broken fails the case unless the peer closes the connection. see checks the earlier messages; if
+// see is nil, a Send fails the case.
 func (v *viEnd) broken(row, why string, see func(h vitcpwire.Header)) {
 	for {
 		h, _, e := v.segment(true)

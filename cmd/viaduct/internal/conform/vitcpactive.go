@@ -11,7 +11,7 @@ type viCall struct {
 	ce vitcpwire.CE
 }
 
-// calledBy accepts a connection the peer opened, and reads its Connect Request.
+// calledBy accepts a connection that the peer opened, and reads its Connect Request.
 func (t *T) calledBy() *viCall {
 	v := &viCall{viEnd: &viEnd{t: t, c: t.connect(), posted: 100}}
 	h, body, e := v.segment(true)
@@ -152,7 +152,8 @@ var vitcpActive = []Case{
 		}},
 }
 
-// noMessage fails the case if the peer sends a message that uses a receive descriptor.
+// noMessage fails the case if the peer sends anything but NOPs, which use no receive descriptor, or
+// ends the connection.
 func (v *viCall) noMessage(why string) {
 	for {
 		h, _, e := v.segment(false)
