@@ -55,7 +55,7 @@ func TestAllocs(t *testing.T) {
 						all()
 					}
 					n := testing.AllocsPerRun(100, all)
-					for range 4 { // if the messages take long, occasional allocations of the runtime count for more
+					for range 4 { // repeated, because slow messages make allocations of the runtime count for more
 						n = min(n, testing.AllocsPerRun(40, all))
 					}
 					if n >= 1 {

@@ -144,9 +144,9 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// The stream ends after each byte of a message, once by a FIN and once by a reset. The current
-// receive completes as partial, or as flushed if no byte of its message has arrived.
-// [VIT-2.2.2.2.2-3] [VIA 4.6]
+// The stream ends at one of several bytes of a message's second segment, by a FIN or by a reset.
+// The current receive completes as partial. After a reset it may complete as flushed, because a
+// reset discards bytes that were not read. [VIT-2.2.2.2.2-3] [VIA 4.6]
 func TestTornStream(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		for _, cut := range []int{0, 1, 23, 24, 25, 28} {

@@ -10,8 +10,8 @@ import (
 	"viaduct/vitcp"
 )
 
-// A client sends a message to a server over TCP. Grace keeps a request that arrives before the
-// server waits for it.
+// A client sends a message to a server over TCP. With Grace, a request that arrives before the
+// server calls ConnectWait waits for that call.
 func Example() {
 	ctx := context.Background()
 	attrs := vi.Attributes{Reliability: vi.ReliableReception}
@@ -37,8 +37,8 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		// Post the receive before the connection, because a message that finds no receive breaks
-		// it.
+		// Post the receive before the connection is made, because a message that finds no receive
+		// breaks the connection.
 		if err := server.PostRecv(vi.NewRecv(in.Segment(0, 100))); err != nil {
 			log.Fatal(err)
 		}

@@ -33,7 +33,8 @@ func rawConnect(fd uintptr, sa *unix.RawSockaddr) {
 	unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(sa)), unix.SizeofSockaddrAny)
 }
 
-// readSpinning is io.ReadFull with polling instead of sleeping, like the consumers above.
+// readSpinning is io.ReadFull, but polls instead of sleeping, as the consumers of BenchmarkPingPong
+// do.
 func readSpinning(c net.Conn, buf []byte) error {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {

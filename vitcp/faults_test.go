@@ -33,10 +33,10 @@ func TestInboundFaults(t *testing.T) {
 		name  string
 		typ   vitcpwire.Type
 		with  int
-		async vi.ErrorCode // 0: none
-		op    vi.Control   // of async
+		async vi.ErrorCode // expected asynchronous error; 0: none
+		op    vi.Control   // operation that the asynchronous error names
 		bits  vi.Status    // expected status of the receive descriptor; 0 means that it is not used
-		code  uint8        // reported
+		code  uint8        // error code that the peer gets at Reliable Reception
 	}{
 		{"send, no descriptor", send, 0, vi.ErrorRecvQEmpty, vi.OpSendReceive, 0, vitcpwire.DescriptorError},
 		{"send, bad descriptor", send, recvBad, 0, 0, vi.StatusProtectionError, vitcpwire.DescriptorError},

@@ -124,8 +124,8 @@ func TestLastBytesCut(t *testing.T) {
 }
 
 // The stream ends when all bytes of the segment except the last ones are placed. Then no byte of
-// the segment is staged or awaited in place, but the Write fails like the others. [VIA-4.6-11]
-// [V-17]
+// the segment is staged or awaited in place, but the Write fails as in TestLastBytesCut.
+// [VIA-4.6-11] [V-17]
 func TestLastBytesDue(t *testing.T) {
 	const size = 60_000
 	causes := make(chan error, 1)

@@ -25,7 +25,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// logger returns a logger to standard error if the environment asks for it, and nil otherwise.
+// logger returns a logger to standard error if VITCP_LOG is set, and nil otherwise.
 func logger() *slog.Logger {
 	if os.Getenv("VITCP_LOG") == "" {
 		return nil

@@ -18,7 +18,7 @@ type peerSim struct {
 	now     time.Time
 	timers  int // remaining timers that may fire while messages are in flight
 	refuses int // remaining connection attempts that may be refused
-	places  int // remaining attempts that go to a place where the peer is not
+	places  int // remaining attempts that go to an address where another process answers
 	log     strings.Builder
 }
 
@@ -38,7 +38,7 @@ type simConn struct {
 	from    int
 	port    uint16
 	dialing bool
-	beside  bool        // leads to a place where another process answers, not the peer
+	beside  bool        // leads to an address where another process answers, not the peer
 	sent    [2][]string // messages in flight to end 0 and to end 1
 	closed  [2]bool     // closed by that end
 }

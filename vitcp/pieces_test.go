@@ -43,7 +43,7 @@ func TestVIT_3_1_Credits(t *testing.T) {
 				toSender = append(toSender, rcv.advertise())
 				told = max(told, min(posted, consumed+maxCredits))
 				heardQ = append(heardQ, told)
-			case 2: // and arrives
+			case 2: // the oldest count in flight arrives
 				if len(toSender) > 0 {
 					if !snd.update(toSender[0]) {
 						t.Fatalf("an honest count was refused")
@@ -85,7 +85,7 @@ func TestVIT_3_1_Credits(t *testing.T) {
 }
 
 // A peer violates the credits if it lowers its count, advertises more than it may, or consumes
-// descriptors without credit. Each is detected. [V-20]
+// descriptors without credit. Each violation is detected. [V-20]
 func TestVIT_3_1_CreditViolations(t *testing.T) {
 	var s sendCredits
 	if !s.update(100) || s.update(99) || s.available() != 100 {
@@ -153,7 +153,7 @@ func TestVIT_3_1_NOP_Threshold(t *testing.T) {
 		threshold uint64
 		told      int // number of credits advertised to the peer at first
 		consumed  int
-		posted    int // afterwards
+		posted    int // number of descriptors posted afterwards
 		want      bool
 	}{
 		{"nothing new", 0, 10, 10, 0, false},
@@ -211,8 +211,8 @@ func TestVIT_3_1_ACK(t *testing.T) {
 	})
 }
 
-// A stream of messages in random segments with interleaved responses is accepted; the same stream
-// with one fault is not. [VIT-2.2.2.2.3-3] [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [VIT-3.1-8]
+// A stream of messages in random segments with interleaved responses is accepted. The same stream
+// with one fault is refused. [VIT-2.2.2.2.3-3] [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [VIT-3.1-8]
 // [VIT-3.1-10] [VIT-3.1-11] [VIT-3.1-12] [VIT-3.1-13] [VIT-3.1-15] [V-28] [V-37] [V-38]
 func TestVIT_3_1_Assembly(t *testing.T) {
 	type seg struct {
@@ -361,7 +361,7 @@ func TestVIT_2_2_2_2_6_Window(t *testing.T) {
 	})
 }
 
-// Each level has its attribute bits, and the bits give the level back. [V-10]
+// A level that is converted to attribute bits and back stays the same. [V-10]
 func TestVIT_3_2_Levels(t *testing.T) {
 	const r, d = vitcpwire.Reliable, vitcpwire.ReliableDelivery
 	for _, v := range []struct {
@@ -505,7 +505,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 			if l.tx.ended != v.want {
 				t.Errorf("%+v: the send role has looked: %v", v, l.tx.ended)
 			}
-			if !news { // updates that Drained must send
+			if !news { // without an update, Drained must not ask for a NOP
 				l.life.Set(lifeOpen)
 				l.rx.fresh = true
 				if l.Drained(); l.rx.fresh || l.nop.Load() {

@@ -90,7 +90,7 @@ func TestNoPinBetweenReceives(t *testing.T) {
 	_, err := waitRecv(t, s.v)
 	must(t, err)
 	deregister(t, s.n, r).wait()
-	clear(buf) // ours again
+	clear(buf) // the test may use the memory again
 	s.message(vitcpwire.Write, &h, bytes.Repeat([]byte{1}, 100))
 	s.n.expectAsync(t, vi.ErrorRDMAWProt, vi.ErrorConnLost)
 	if bytes.Contains(buf, []byte{1}) {
@@ -143,8 +143,8 @@ func TestHeldPinGrantsNothing(t *testing.T) {
 	}
 }
 
-// The peer does not read, so short messages wait. Their memory can be deregistered, because it is
-// copied at once or on demand. [VIA-8.3-16]
+// The peer does not read, so short messages wait. Their memory can be deregistered, because its
+// bytes are copied at once or on demand. [VIA-8.3-16]
 func TestDeregisterBehindAFullSocket(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})
 	r, buf := register(t, s.n, 2000, vi.MemAttributes{})
@@ -165,9 +165,10 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 	}
 	deregister(t, s.n, r).wait()
 	for i := range buf {
-		buf[i] = 0xaa // ours again
+		buf[i] = 0xaa // the test may use the memory again
 	}
-	// ends the connection when all other messages were sent
+	// This message ends the connection when all other messages were sent, because its memory is not
+	// registered.
 	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1)))
 	for _, x := range s.wantEnd(io.EOF) {
 		if bytes.Contains(x.payload, []byte{0xaa}) {
@@ -196,7 +197,7 @@ func TestPinOfLastBytes(t *testing.T) {
 			}
 			stream = append(stream, s.bytes(h, nil, rdma, body[at:min(at+n, size)])...)
 		}
-		send := func(p []byte, upTo int) { // and waits until it was read
+		send := func(p []byte, upTo int) { // sends p, and waits until the byte before upTo is placed
 			t.Helper()
 			s.raw(p)
 			for end := testContext(t); ; s.v.Poll() {

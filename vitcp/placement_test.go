@@ -45,7 +45,7 @@ func TestWriteStaysInItsLength(t *testing.T) {
 	}
 }
 
-// Messages after a refused RDMA Read are not delivered, and those before it are answered.
+// Messages after a refused RDMA Read are not delivered. A Read before it is answered.
 // [VIT-3.1-ACK-6] [V-42]
 func TestNothingBehindARefusedRead(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll,
@@ -88,7 +88,7 @@ func TestDirectPlacementRespectsDeregistration(t *testing.T) {
 		runtime.Gosched()
 	}
 	must(t, s.n.DeregisterMem(r))
-	clear(buf) // ours again
+	clear(buf) // the test may use the memory again
 	s.raw(b[20000:])
 	s.n.expectAsync(t, vi.ErrorRDMAWProt, vi.ErrorConnLost)
 	if bytes.Contains(buf, []byte{1}) {
@@ -112,7 +112,7 @@ func TestDisconnectInsideMessage(t *testing.T) {
 		t.Errorf("%v", d.Status())
 	}
 	for i := range buf {
-		buf[i] = 2 // ours again
+		buf[i] = 2 // the test may use the memory again
 	}
 	segs := s.wantEnd(io.EOF)
 	void := false

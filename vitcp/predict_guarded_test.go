@@ -11,8 +11,8 @@ import (
 )
 
 // TestAheadGuarded: no bytes are predicted into a region whose memory may fault, unless the
-// consumer accepts that a fault ends the connection. A pin ends with the message that has checked
-// this. So the region can be deregistered after writes, reads and sends. [VIA-8.3-16]
+// consumer accepts that a fault ends the connection. A pin ends with the message for which it was
+// taken. So the region can be deregistered after writes, reads and sends. [VIA-8.3-16]
 func TestAheadGuarded(t *testing.T) {
 	const size = 300_000
 	guarded := allRights
@@ -31,7 +31,7 @@ func TestAheadGuarded(t *testing.T) {
 		},
 		"Send": func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA) {
 			must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, size))))
-			// as if the Send before had been as long
+			// This makes the receive role predict a Send of the same length.
 			s.v.Link().(*link).c.WithReceiver(func() { s.v.Link().(*link).rx.lastSend = size })
 			return vitcpwire.Header{Type: vitcpwire.Send, Number: 1}, nil
 		},

@@ -12,7 +12,7 @@ import (
 
 // TestAhead: few reads of the socket place long RDMA Writes and Read Responses. This holds wherever
 // the stream is cut, whichever message comes next, and for sinks of one or several segments. No
-// byte outside changes. [VIT-2.2.2.2.3-6] [V-42]
+// byte outside the sinks changes. [VIT-2.2.2.2.3-6] [V-42]
 func TestAhead(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 	sink, into := register(t, s.n, 400_000, allRights)

@@ -24,7 +24,8 @@ func benchReceive(b *testing.B, typ vitcpwire.Type, size int) {
 	p := connectPair(b, Config{}, withLevel(reliableAll, vi.ReliableDelivery))
 	r, _ := register(b, p.nb, size, allRights)
 	l := p.b.Link().(*link)
-	// otherwise the link would advertise credits to a peer that does not exist
+	// Flow control is off, because the link would otherwise advertise credits to a peer that does
+	// not exist.
 	l.c.WithReceiver(func() { l.flow = false })
 	h := vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Posted: vitcpwire.Count(l.credits.posted.Load())}
 	h.Length = uint16(l.dialect.HeaderLen(typ) + size)

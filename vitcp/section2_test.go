@@ -312,9 +312,9 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 	})
 }
 
-// testProtection lets the probe use handles, ranges and rights it was not given. No byte of the
-// memory changes. At Reliable Reception the error is reported. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6]
-// [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [V-13] [V-42]
+// testProtection lets the probe use handles, ranges and rights that this side did not give it. No
+// byte of the memory changes. At Reliable Reception the error is reported. [VIT-2.2.2.2.2-6]
+// [VIT-3.1-ACK-6] [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [V-13] [V-42]
 func testProtection(t *testing.T) {
 	type target struct {
 		r    *vi.Region
@@ -526,7 +526,7 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 			t.Error("bytes differ")
 		}
 
-		// The same holds in the other direction.
+		// Now the probe sends its responses between the segments of a large Send.
 		must(t, s.v.PostRecv(vi.NewRecv(segment(r, 1<<20, 1<<20))))
 		must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{Handle: 1}, segment(r, 2<<20, 100000))))
 		req := s.want(vitcpwire.ReadRequest)
@@ -610,7 +610,7 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 		must(t, s.n.DeregisterMem(r))
 		for i := range buf {
-			buf[i] = 0xaa // ours again
+			buf[i] = 0xaa // the test may use the memory again
 		}
 		var last seg
 		got := 0

@@ -202,8 +202,8 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 // [V-20] [V-22]
 func TestVIT_3_1_FlowControl(t *testing.T) {
 	t.Run("sender", func(t *testing.T) {
-		// The probe has k descriptors. Exactly k messages that consume one arrive, and the count
-		// wraps.
+		// The probe advertises k descriptors, and exactly k messages that consume a descriptor
+		// arrive.
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		for range 8 {
@@ -318,8 +318,8 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Posted != 11 {
 			t.Errorf("%v", x.h)
 		}
-		// This also holds without flow control. Then it holds at every level and without a limit,
-		// because the consumed descriptors are not counted.
+		// Without flow control counts are sent too, at every level and without a limit, because the
+		// consumed descriptors are not counted.
 		c := recvCredits{free: true}
 		for n := uint64(20000); n < 200_000; n += 20000 {
 			c.reach(n)
@@ -352,7 +352,8 @@ func TestVIT_3_1_NOP(t *testing.T) {
 	})
 	t.Run("VIT-3.1-NOP-3 at once", func(t *testing.T) {
 		// If the peer has few credits left, the post itself sends the update. Otherwise the timer
-		// does, which the test prevents from firing. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
+		// sends it, but the test prevents the timer from firing. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3]
+		// [V-21]
 		for _, v := range []struct {
 			flow    bool
 			before  int // number of descriptors that were advertised to the peer
@@ -372,7 +373,7 @@ func TestVIT_3_1_NOP(t *testing.T) {
 					t.Fatal("the timer does not end")
 				}
 			}
-			l.RecvPosted() // says nothing
+			l.RecvPosted() // sends nothing, because the count is unchanged
 			if l.armed.Load() {
 				t.Errorf("%s: no news, and the timer is on", v.meaning)
 			}
@@ -599,8 +600,9 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-5 apart", func(t *testing.T) {
-		// Each acknowledgement is tested by itself: before the response to a Read that is the first
-		// message, and up to the message before a Read that is the last. [VIT-3.1-ACK-5]
+		// Acknowledgements and responses arrive one at a time. Messages 1 and 4 are Reads. An
+		// acknowledgement completes neither a Read whose response has not arrived nor the messages
+		// after it. [VIT-3.1-ACK-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		read := func() *vi.Descriptor { return vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1)) }
@@ -697,7 +699,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 	})
 	t.Run("VIT-3.1-ACK-7", func(t *testing.T) {
 		// At the other levels Message ACK and error codes are ignored. Completions do not wait for
-		// them. [VIT-3.1-ACK-7] [VIT-3.1-ERR-5] [V-10]
+		// acknowledgements. [VIT-3.1-ACK-7] [VIT-3.1-ERR-5] [V-10]
 		for _, level := range levels[:2] {
 			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level), posted: 9})
 			must(t, s.v.PostSend(vi.NewSend()))

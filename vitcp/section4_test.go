@@ -108,7 +108,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 		p.wantEndAny()
 	})
 	t.Run("VIT-4.2-3", func(t *testing.T) {
-		// If TCP closes before any byte of an answer, the caller sets it up again. [VIT-4.2-3]
+		// If TCP closes before any byte of an answer, the caller sets up TCP again. [VIT-4.2-3]
 		// [V-34]
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
@@ -585,9 +585,9 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("one address", func(t *testing.T) {
-		// Two providers stand for two processes at one address and port. Only one of them can wait
-		// there, and the request of the other finds it. When the first has ended, the other one
-		// waits there.
+		// Three providers stand for three processes at one address and port. Only one of them can
+		// wait there, and the requests of the others find it. When the first one has closed,
+		// another one waits there.
 		first := openNIC(t, openProvider(t, Config{Listen: "127.0.0.1:0"}))
 		other := func() *nicUnderTest { return openNIC(t, openProvider(t, Config{Port: first.port()})) }
 		at := func(d string) vi.Address { return first.addr(d) }

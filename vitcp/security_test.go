@@ -259,7 +259,7 @@ func TestLimits(t *testing.T) {
 			time.Now().Before(end); time.Sleep(time.Millisecond) {
 		}
 		dialProbe(t, n).wantEndAny()
-		ps[0].nc.Close() // room again
+		ps[0].nc.Close() // frees one place
 		for end := time.Now().Add(patience); ; {
 			p := dialProbe(t, n)
 			p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{}, ceOf(reliableAll, "a", "b"), nil)
@@ -324,7 +324,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// With Grace a request waits until a call waits for it. [VIA 6.4.5]
+// With Grace a request that arrives early waits for a call of ConnectWait. [VIA 6.4.5]
 func TestGrace(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{Grace: patience}))
 	m := openNIC(t, openProvider(t, Config{}))
@@ -445,7 +445,7 @@ func TestDisconnectDelivers(t *testing.T) {
 			must(t, err)
 		}
 		must(t, p.a.Disconnect())
-		clear(ba) // ours again
+		clear(ba) // the test may use the memory again
 		for i := range count {
 			if _, err := waitRecv(t, p.b); err != nil {
 				t.Fatalf("message %d: %v", i, err)
@@ -457,7 +457,8 @@ func TestDisconnectDelivers(t *testing.T) {
 	}
 }
 
-// StrictEnables and TolerantAttributes have their effect. [V-05] [V-15]
+// TolerantAttributes accepts unknown attribute bits, and StrictEnables refuses RDMA enables that
+// differ. [V-05] [V-15]
 func TestAttributeSettings(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{StrictEnables: true, TolerantAttributes: true}))
 	for _, v := range []struct {

@@ -141,7 +141,7 @@ func TestSendEndsSoon(t *testing.T) {
 		full := 8 * step
 		rnd := rand.New(rand.NewPCG(3, uint64(segments)))
 		var stream []byte
-		at := 0 // start of the last two messages
+		at := 0 // where the stream pauses, in the first segment of message 3
 		for i, n := range []int{full, full, full, segments * step, full} {
 			r, mem := register(t, s.n, full, allRights)
 			body := make([]byte, n)

@@ -106,7 +106,8 @@ func TestDirectNot(t *testing.T) {
 	}
 }
 
-// TestDirectInError: a descriptor with an error ends the connection, as it does on the usual path.
+// TestDirectInError: a descriptor with an error ends the connection, as it does if it takes the
+// queue.
 func TestDirectInError(t *testing.T) {
 	for _, c := range []struct {
 		what string

@@ -51,8 +51,8 @@ func TestSocketOptions(t *testing.T) {
 	}
 }
 
-// Connections use TCP time stamps, which guard against old segments, unless the system has them
-// turned off. [VIT-2.2.2.2.4-1]
+// Connections use TCP time stamps, which guard against old segments, unless time stamps are turned
+// off in the system. [VIT-2.2.2.2.4-1]
 func TestTimestamps(t *testing.T) {
 	const on = 1 // TCPI_OPT_TIMESTAMPS
 	if b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_timestamps"); err == nil && bytes.HasPrefix(b, []byte("0")) {

@@ -10,8 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// A filler is a link whose batches a function of the test fills. It serves code that needs a
-// connection.
+// A filler is a link whose Fill is a function of the test. It tests code that needs a connection
+// and a batch.
 type filler struct {
 	*link
 	fill func(*frameio.Batch)

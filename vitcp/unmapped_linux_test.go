@@ -75,7 +75,7 @@ func TestUnmappedSend(t *testing.T) {
 }
 
 // If memory is unmapped after the kernel has taken a part of it, the send ends with a protection
-// error too. The connection ends if the consumer has accepted that. [VIA-4.6-2]
+// error too. With FaultBreaks the stream may end within a segment. [VIA-4.6-2]
 func TestUnmappedWhileSending(t *testing.T) {
 	const size = 64 << 20 // more than the sockets hold
 	for _, breaks := range []bool{false, true} {

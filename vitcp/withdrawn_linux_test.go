@@ -17,7 +17,7 @@ func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)
 	v := newVI(t, n, reliableAll)
-	// this side has the lower address, so it would accept the peer's request
+	// This side has the lower address, so it would accept the peer's request.
 	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0))
 	p := c.take()
 	p.want(vitcpwire.ConnectRequest)
