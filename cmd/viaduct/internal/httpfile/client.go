@@ -203,7 +203,7 @@ func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash
 	return nil
 }
 
-// A trailed is a body that calls ended when a reader reaches the end.
+// A trailed is a body that calls ended when its reader reaches the end.
 type trailed struct {
 	meter
 	ended func()
@@ -271,9 +271,8 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unwrapURL drops the made-up http:// address from an error. If
-// net/http has closed the connection because the server did, a request gets net.ErrClosed, which
-// unwrapURL replaces by the cause.
+// unwrapURL drops the made-up http:// address from an error. If net/http has closed the connection
+// because the server did, a request gets net.ErrClosed, which becomes io.ErrUnexpectedEOF.
 func unwrapURL(err error) error {
 	if ue, ok := errors.AsType[*url.Error](err); ok {
 		err = ue.Err

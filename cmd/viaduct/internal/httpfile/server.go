@@ -40,7 +40,7 @@ func formatDigest(sum [32]byte) string {
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
 }
 
-// parseDigest finds the SHA-256 in a digest field.
+// parseDigest finds the SHA-256 in a digest field. ok is false if the field has none.
 func parseDigest(s string) (sum [32]byte, ok bool) {
 	for part := range strings.SplitSeq(s, ",") {
 		v, found := strings.CutPrefix(strings.TrimSpace(part), "sha-256=:")
@@ -184,7 +184,7 @@ func (h *handler) sum(k sumKey, f io.ReadSeeker) ([32]byte, error) {
 	return sum, nil
 }
 
-// acceptsText reports whether a client that sent this Accept field takes a listing.
+// acceptsText reports whether this Accept field allows a listing as text.
 func acceptsText(accept string) bool {
 	if accept == "" {
 		return true
@@ -237,9 +237,9 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
 // restTime bounds how long the rest of a refused body is read.
 const restTime = 5 * time.Second
 
-// refuseRest refuses a request in the middle of its body. It reads and drops the rest for a while.
-// Otherwise the kernel would reset the connection, because there are unread bytes, and the reset
-// might reach the client before the answer.
+// refuseRest refuses a request in the middle of its body. It reads and discards the remaining bytes
+// for restTime. Otherwise the kernel would reset the connection, because there are unread bytes,
+// and the reset might reach the client before the answer.
 func (h *handler) refuseRest(w http.ResponseWriter, r *http.Request, err error) {
 	c := http.NewResponseController(w)
 	full := c.EnableFullDuplex()

@@ -148,9 +148,8 @@ const (
 	halfMax  = 49 // in characters, if another label has the same height
 )
 
-// labels chooses the text and the position of each label. The text is shortened to fit. The position
-// is near the sender, in the middle or near the receiver, preferably where the label covers no other
-// line and no other label.
+// labels chooses the text and the position of each label. The text is shortened to fit. Positions
+// are near the sender, in the middle or near the receiver, preferably where a label covers nothing.
 func (d *Diagram) labels(sent, arrived []int) []place {
 	places := make([]place, len(d.Messages))
 	lines := make([]stroke, len(d.Messages))

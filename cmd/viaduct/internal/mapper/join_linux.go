@@ -16,7 +16,7 @@ import (
 type State struct {
 	Addr netip.AddrPort // address of the Port Mapper
 	Pid  int            // the Port Mapper's process; 0 if it is this process
-	Err  error          // why there is no Port Mapper
+	Err  error          // why there is no Port Mapper, nil if there is one
 }
 
 // A Service makes the addresses of a process known on the host. It is safe for concurrent use.
@@ -98,8 +98,8 @@ func (s *Service) stay(st State, ended <-chan struct{}) {
 }
 
 // enter makes this process the Port Mapper, or registers the service with the current Port Mapper.
-// ended is closed when the Port Mapper has ended, and nil without a Port Mapper. Then st.Err is the
-// reason, and err is the error of binding the UDP address.
+// ended is closed when the Port Mapper has ended. Without a Port Mapper, ended is nil, st.Err is
+// the reason, and err is the error of binding the UDP address.
 func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	st.Addr = s.at
 	for range 2 { // a process that has just ended may have freed the port since

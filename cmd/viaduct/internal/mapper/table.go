@@ -9,8 +9,7 @@ import (
 )
 
 // A table holds the mappings of a Port Mapper, by the service that registered them. Processes that
-// share a port register the same conventional address. Such an address has the targets of all of
-// them.
+// share a port register the same conventional address, which then has the targets of all of these.
 type table struct {
 	registry *portmap.Registry
 

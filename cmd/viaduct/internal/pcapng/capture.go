@@ -27,13 +27,13 @@ type Capture struct {
 	f      io.WriteCloser
 	w      *pcapgo.NgWriter
 	frame  []byte
-	frames int   // so far
-	err    error // the first write error; later frames are dropped
+	frames int   // number of frames so far
+	err    error // the first write error, after which frames are discarded
 	stop   chan struct{}
 	done   sync.WaitGroup
 }
 
-// flushEvery bounds the time whose frames are lost when the process is killed.
+// flushEvery is how often frames are written to the file. A killed process loses the frames since.
 const flushEvery = 100 * time.Millisecond
 
 // Create creates or truncates the file at path.
@@ -45,7 +45,7 @@ func Create(path, application string) (*Capture, error) {
 	return New(f, application)
 }
 
-// New begins a capture in f, which Close closes.
+// New begins a capture in f. Close closes f, and so does New if it fails.
 func New(f io.WriteCloser, application string) (*Capture, error) {
 	w, err := pcapgo.NewNgWriterInterface(f, pcapgo.NgInterface{
 		Name:                "viaduct",
@@ -87,7 +87,7 @@ func (c *Capture) flushLocked() {
 	}
 }
 
-// Close writes the buffered frames and returns the first error.
+// Close writes the buffered frames, closes the file and returns the first error of the capture.
 func (c *Capture) Close() error {
 	close(c.stop)
 	c.done.Wait()

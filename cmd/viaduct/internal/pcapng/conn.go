@@ -51,7 +51,8 @@ func addrPort(a net.Addr) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(p.Addr().Unmap().WithZone(""), p.Port()), true
 }
 
-// A Conn records its traffic. It has the methods of net.Conn, CloseWrite, SetLinger and SetNoDelay.
+// A Conn is a connection that records its traffic. It has the methods of net.Conn, and those of
+// net.TCPConn below, which return errors.ErrUnsupported if the recorded connection lacks them.
 type Conn struct {
 	net.Conn
 	*Stream
@@ -113,7 +114,7 @@ func (w *Stream) Data(out bool, p []byte) (packet int) {
 	return packet
 }
 
-// End records the end of one direction.
+// End records the end of one direction, once.
 func (w *Stream) End(out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
