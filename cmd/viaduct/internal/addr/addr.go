@@ -26,7 +26,7 @@ type Scheme struct {
 	DefaultPort uint16 // 0: the port must be given
 	HasDisc     bool   // a discriminator follows the host
 	Params      []Param
-	About       string // what it carries
+	About       string // what the transport carries
 }
 
 // MaxDiscriminator is the length in bytes of the longest discriminator.
@@ -113,7 +113,7 @@ func checkHost(h string) error {
 	return nil
 }
 
-// parseDisc reads text, or 0x and hex.
+// parseDisc reads a discriminator of 1 to 16 bytes: text with % escapes, or 0x and hex digits.
 func parseDisc(s string) ([]byte, error) {
 	if s == "" {
 		return nil, errors.New("the discriminator is missing (//HOST:PORT/DISCRIMINATOR)")
@@ -207,8 +207,8 @@ func DiscString(d []byte) string {
 	return "0x" + hex.EncodeToString(d)
 }
 
-// ParseSize reads a number of bytes: digits with an optional K, M or G, and an optional iB or B. K
-// is 1024, M is 1024 K, G is 1024 M.
+// ParseSize reads a number of bytes: digits with an optional K, M, G or T, and an optional iB or B.
+// K is 1024, and each of the others is 1024 of the one before.
 func ParseSize(s string) (uint64, error) {
 	t := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(s), "IB"), "B")
 	shift := 0

@@ -214,7 +214,7 @@ func (p *Param) check(v string) error {
 			return fmt.Errorf("parameter %s=%s must be an absolute path", p.Name, v)
 		}
 	}
-	return nil // the package that uses these parses them
+	return nil // a WWN is parsed by the package that uses it
 }
 
 func (p *Param) number(v string) (uint64, error) {
@@ -272,8 +272,8 @@ func orNone(p []string) string {
 	return strings.Join(p, ", ")
 }
 
-// nearest returns the name that word was probably meant to be: at most two edits away, or beginning
-// with it. It returns "" if there is none.
+// nearest returns the name that was probably meant by word: at most two edits away, or beginning
+// with word. It returns "" if there is none.
 func nearest(word string, names []string) string {
 	best, at := 3, ""
 	for _, n := range names {

@@ -43,7 +43,7 @@ func All() []Exchange {
 	}
 }
 
-// Find returns the exchange with a name.
+// Find returns the exchange with a name, and whether there is one.
 func Find(name string) (Exchange, bool) {
 	for _, x := range All() {
 		if x.Name == name {

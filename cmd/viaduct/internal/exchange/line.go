@@ -82,7 +82,7 @@ func (l *line) hold(n int) {
 	l.stood, l.silent, l.released = time.Since(l.start), n, make(chan struct{})
 }
 
-// begins is called when a direction gets its first bytes to carry.
+// begins is called when a direction gets its first bytes to carry. The last one ends the hold.
 func (l *line) begins() {
 	l.clock.Lock()
 	defer l.clock.Unlock()
@@ -95,7 +95,7 @@ func (l *line) begins() {
 	}
 }
 
-// await waits until the clock shows t.
+// await waits until the clock shows t, or the line is closed.
 func (l *line) await(t time.Duration) {
 	l.clock.Lock()
 	released := l.released

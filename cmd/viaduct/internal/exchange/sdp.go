@@ -55,7 +55,7 @@ func sdpEnds(l *line, p sdp.Policy) (a, b *sdp.Conn, ln *sdp.Listener, err error
 	return a, b, ln, nil
 }
 
-// talk runs the functions of the two ends and waits for both.
+// talk runs the functions of the ends, waits for all of them and joins their errors.
 func talk(ctx context.Context, f ...func() error) error {
 	errs := make(chan error, len(f))
 	for _, f := range f {
@@ -81,7 +81,7 @@ func reader(c net.Conn, n int) func() error {
 	return func() error { _, err := io.ReadFull(c, make([]byte, n)); return err }
 }
 
-// finish closes both connections, as programs do when they exit.
+// finish closes a, and then b, which has read the end of the stream.
 func finish(l *line, a, b *sdp.Conn) error {
 	l.step(2)
 	return talk(l.ctx, a.Close, func() error {

@@ -241,8 +241,8 @@ func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 	return x, y, err
 }
 
-// loseFirst makes the line lose the next Information Unit with this opcode. done reports whether
-// that has happened.
+// loseFirst makes the line lose the next Information Unit with this opcode, and done reports the
+// loss.
 func (l *line) loseFirst(op iu.Opcode) (done func() bool) {
 	var over bool // guarded by l.mu
 	var f fc.Frame
