@@ -71,19 +71,19 @@ type Conn interface {
 
 	// MaxMessage is the longest message, and the longest write or read, in bytes.
 	MaxMessage() int
-	// Send sends a message and returns when data may be used again.
+	// Send sends a message and returns when m.Data may be used again.
 	Send(ctx context.Context, m Message) error
 	// Recv waits for a message.
 	Recv(ctx context.Context) (Message, error)
 
 	// Register lends memory to the connection until the region is closed.
 	Register(b []byte, a Access) (Region, error)
-	// PostWrite begins to copy n bytes at off of a local region to remote
-	// memory, PostRead the other way. Reap waits for the oldest one posted.
+	// PostWrite starts to copy n bytes, from offset off of a local region to remote memory.
+	// PostRead copies in the other direction. Reap waits for the oldest copy that was not reaped.
 	PostWrite(local Region, off, n int, remote Remote) error
 	PostRead(local Region, off, n int, remote Remote) error
 	Reap(ctx context.Context) error
-	// Depth is how many writes and reads may be outstanding.
+	// Depth returns how many writes and reads may be outstanding.
 	Depth() (writes, reads int)
 
 	// Shutdown declares that nothing more will be sent. It waits until the peer has received all

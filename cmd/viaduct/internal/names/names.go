@@ -24,8 +24,8 @@ const Forms = "etcd://HOST[:PORT],.../PREFIX, file:PATH, dns:DOMAIN and dns://SE
 // etcdPort is where members of an etcd cluster listen to clients.
 const etcdPort = "2379"
 
-// Open opens the registry at address. Call close after use. It returns a usage error for an address
-// that cannot be parsed.
+// Open opens the registry at address. The caller must call close after use. An address that cannot
+// be parsed is a usage error.
 func Open(address string, log *slog.Logger) (reg registry.Registry, close func() error, err error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	none := func() error { return nil }
@@ -73,7 +73,7 @@ func openDNS(s string) (*registry.DNS, error) {
 	}}}, nil
 }
 
-// hostPort reads HOST[:PORT].
+// hostPort returns HOST:PORT for s, which is HOST[:PORT]. port is the default.
 func hostPort(s, port string) (string, error) {
 	at := s
 	if _, _, err := net.SplitHostPort(at); err != nil {

@@ -67,7 +67,7 @@ func Inherited() (*Sockets, error) {
 	return s, nil
 }
 
-// open makes a Socket of a descriptor, which it closes.
+// open makes a Socket with a copy of the descriptor fd, and closes fd.
 func open(fd int) (Socket, error) {
 	f := os.NewFile(uintptr(fd), "socket "+strconv.Itoa(fd))
 	if f == nil {

@@ -76,7 +76,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestProof: a proof is good only for its token, its side and its nonces.
+// TestProof: a proof is valid only for one token, role and pair of nonces.
 func TestProof(t *testing.T) {
 	tok, _ := New("0123456789abcdef")
 	other, _ := New("0123456789abcdeF")

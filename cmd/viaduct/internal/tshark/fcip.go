@@ -40,7 +40,7 @@ func FramePerPacket(to, from string) error {
 
 func split(r *pcapgo.NgReader, out *pcapng.Capture) error {
 	streams := make(map[direction]*pcapng.Stream) // by the direction of the opener
-	rest := make(map[direction][]byte)            // the beginning of a frame
+	rest := make(map[direction][]byte)            // the beginning of the next frame
 	for {
 		b, _, err := r.ReadPacketData()
 		if err == io.EOF {

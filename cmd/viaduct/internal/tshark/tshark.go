@@ -94,8 +94,7 @@ var shared = map[string]string{"atomic.va": "reth.va", "atomic.rkey": "reth.rkey
 // field of the header.
 var twice = map[string]bool{"imm.data": true, "ieth.rkey": true}
 
-// headless maps names of messages to the only field that tshark shows of them. It does not show
-// their other fields.
+// headless maps names of messages to the only field that tshark shows of these messages.
 var headless = map[string]string{"MRA": "cm.tid", "SIDR_REQ": "cm.tid", "SIDR_REP": "cm.tid"}
 
 // silent are the fields that tshark does not show, or shows only as a part of other text.

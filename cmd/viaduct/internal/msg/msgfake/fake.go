@@ -27,7 +27,7 @@ type shared struct {
 	once   sync.Once
 }
 
-// A Conn is one end.
+// A Conn is one end of a pair.
 type Conn struct {
 	s       *shared
 	peer    *Conn
@@ -72,7 +72,7 @@ func (r *region) Close() error {
 // Break cuts the connection like the crash of a host.
 func (c *Conn) Break() { c.s.once.Do(func() { close(c.s.broken) }) }
 
-// Regions is the number of regions registered at this end.
+// Regions returns the number of regions registered at this end.
 func (c *Conn) Regions() int {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -93,7 +93,7 @@ func (c *Conn) RemoteAddr() net.Addr { return fakeAddr("remote") }
 // MaxMessage returns the max of Pair.
 func (c *Conn) MaxMessage() int { return c.max }
 
-// Send copies the message to the peer.
+// Send copies the message into the peer's queue. It waits while the queue has 16 messages.
 func (c *Conn) Send(ctx context.Context, m msg.Message) error {
 	if len(m.Data) > c.max {
 		return msg.ErrTooLong
@@ -116,7 +116,7 @@ func (c *Conn) Send(ctx context.Context, m msg.Message) error {
 	}
 }
 
-// Recv waits for a message.
+// Recv waits for a message. The error is io.EOF after the peer's Close, and ErrBroken after Break.
 func (c *Conn) Recv(ctx context.Context) (msg.Message, error) {
 	select {
 	case m := <-c.in:
@@ -187,7 +187,7 @@ func (c *Conn) post(local msg.Region, off, n int, remote msg.Remote, want msg.Ac
 	return nil
 }
 
-// place copies memory that may have been unmapped.
+// place copies memory that may have been unmapped. If an access faults, it returns ErrAccess.
 func place(to, from []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

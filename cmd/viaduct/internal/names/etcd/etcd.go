@@ -81,7 +81,7 @@ type Registry struct {
 	failure error // guarded by mu; why the last read of the table failed
 }
 
-// Open returns the registry of a cluster, without waiting for it. Close must follow.
+// Open returns the registry of a cluster. It does not connect yet. The caller must call Close.
 func Open(cfg Config) (*Registry, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: cfg.Endpoints, TLS: cfg.TLS, Username: cfg.Username, Password: cfg.Password,
@@ -120,8 +120,8 @@ func describe(cfg Config, err error) error {
 	return fmt.Errorf("%s: %w", at, err)
 }
 
-// request returns a context for one request. A cluster member that has no leader refuses it at
-// once.
+// request returns a context for one request. A cluster member without a leader refuses this request
+// at once.
 func (r *Registry) request(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(clientv3.WithRequireLeader(ctx), requestTime)
 }
@@ -235,7 +235,7 @@ func (r *Registry) follow() {
 	}
 }
 
-// pause returns how long the table is accurate if nothing changes.
+// pause returns the time after which the table is read again even if nothing has changed.
 func pause(terms map[clientv3.LeaseID]term) time.Duration {
 	p := longestPause
 	for _, t := range terms {
@@ -245,6 +245,7 @@ func pause(terms map[clientv3.LeaseID]term) time.Duration {
 }
 
 // sleep returns when bell rings or is closed, when d has passed, or when the registry is closed.
+// rung is true in the first two cases, and open is false only if bell is closed.
 func (r *Registry) sleep(bell <-chan struct{}, d time.Duration) (rung, open bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -284,7 +285,8 @@ func (r *Registry) watch(rev int64) <-chan struct{} {
 	return bell
 }
 
-// read sets the table to the contents of the cluster and returns their revision.
+// read sets the table to the contents of the cluster and returns their revision. It queries leases
+// that are not in terms, or every lease if all is set.
 func (r *Registry) read(terms map[clientv3.LeaseID]term, all bool) (int64, error) {
 	ctx, cancel := r.request(r.ctx)
 	defer cancel()
