@@ -21,7 +21,7 @@ func TestSDP_6_1_Refused(t *testing.T) {
 		{"D-41", "Data +1 inv=5"},        // [D-41]
 	} {
 		p := newProbe(t).recv(c.msg).want("abort " + c.row).stats("RecvMessages=0 Violations=1")
-		p.recv("Data +3").want() // later messages have no effect either
+		p.recv("Data +3").want() // later messages have no effect either, because the connection has ended
 		p.read(1, 5).want("got 1 0 " + c.row)
 	}
 	p := newProbe(t, func(p *Params) { p.RecvBufs, p.RecvBudget = 3, 0 })
@@ -34,7 +34,7 @@ func TestSDP_6_1_Refused(t *testing.T) {
 }
 
 func TestSDP_6_1_2_Hints(t *testing.T) {
-	t.Run("SDP-12-4", func(t *testing.T) { // [SDP-6.1.2-15] two in a row, of either kind
+	t.Run("SDP-12-4", func(t *testing.T) { // [SDP-6.1.2-15] only two hints in a row change the mode
 		answer := func(p *probe, id uint64, flag string) { p.write(id, 200).recv("RdmaRdCompl size=199" + flag) }
 		p := newProbe(t, autoPolicy)
 		answer(p, 1, " PIPE")
@@ -44,12 +44,12 @@ func TestSDP_6_1_2_Hints(t *testing.T) {
 		answer(p, 4, " PIPE")
 		p.wantMsgs("SrcAvail size=200 +1", "ModeChange Pipelined")
 	})
-	t.Run("SDP-6.1.2-13", func(t *testing.T) { // [SDP-6.1.2-12] in no other type
+	t.Run("SDP-6.1.2-13", func(t *testing.T) { // [SDP-6.1.2-12] messages of other types carry no hint
 		p := newProbe(t, autoPolicy)
 		for range 3 {
 			p.recv("SrcAvail size=300 +1 PIPE", "SrcAvailCancel PIPE", "ChRcvBuf size=100 PIPE")
 			p.write(1, 200).recv("SendSm PIPE").write(1, 200).recv("RdmaRdCompl size=199 PIPE")
-			p.write(1, 200).recv("RdmaRdCompl size=199") // a completion without REQ_PIPE ends the row
+			p.write(1, 200).recv("RdmaRdCompl size=199") // a completion without REQ_PIPE resets the count of hints
 		}
 		if p.m.src.pol.hints != 0 || p.m.SendMode() != sdpwire.Combined {
 			t.Errorf("%d hints, mode %v", p.m.src.pol.hints, p.m.SendMode())
@@ -97,7 +97,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).skip().abort(boom).want("abort boom", "got 1 1")
 		p.readDone().want() // the RDMA Read completes even so
 	})
-	// Received bytes stay, unless this end has asked for the end.
+	// Received bytes stay readable, unless this end has closed the connection itself.
 	t.Run("SDP-8.2.2-5", func(t *testing.T) {
 		newProbe(t).recv("Data +5").skip().abort(boom).want("abort boom").read(1, 3).read(2, 3).read(3, 3).want("copy 1 3@0", "got 1 3", "copy 2 2@0", "got 2 2", "got 3 0 boom")
 		newProbe(t).recv("Data +5").skip().abort(ErrClosed).want("abort "+ErrClosed.Error(), "drop 5").read(1, 3).want("got 1 0 " + ErrClosed.Error())
@@ -143,10 +143,11 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 		newProbe(t, threshold(200)).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 201).want("read 2 201@0 from 1")
 		newProbe(t, threshold(200)).recv("SrcAvail size=180 +1").read(1, 1).skip().read(2, 179).want("read 2 179@0 from 1")
 		newProbe(t, threshold(200)).recv("SrcAvail size=180 +1").read(1, 1).skip().read(2, 178).want("SendSm")
-		// Only the oldest is answered like this, because the read may be cancelled.
+		// Only the oldest SrcAvail is answered with SendSm, because the read that is too small for
+		// the second one may be cancelled.
 		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=150", "SrcAvail size=300").read(1, 150).read(2, 20).skip()
 		p.cancelRead(2).read(3, 300).want("got 2 0 cancelled", "read 3 300@0 from 0")
-		// A read that has bytes ends with them first.
+		// A read that has received bytes ends with them, before the rest is forced to Bcopy.
 		newProbe(t).recv("SrcAvail size=500 +10").skip().read(1, 60).want("copy 1 10@0", "got 1 10").readAll(2, 60).want("SendSm")
 	})
 	t.Run("SDP-11-1", func(t *testing.T) { // [SDP-11.2-1] [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2] [D-18]
@@ -159,7 +160,7 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 		newProbe(t, func(p *Params) { p.SendThreshold = Infinite }).write(1, 300).want("Data +84",
 			"Data +84", "Data +84", "Data +48", "wrote 1 300")
 	})
-	t.Run("SDP-9.5.3-1", func(t *testing.T) { // [SDP-8.2.1-2] [SDP-8.2.1-20] a write has a byte at least
+	t.Run("SDP-9.5.3-1", func(t *testing.T) { // [SDP-8.2.1-2] [SDP-8.2.1-20] a write has at least one byte
 		for _, n := range []int{0, -1} {
 			func() {
 				defer func() {
@@ -216,7 +217,7 @@ func TestSDP_9_1_Straight(t *testing.T) {
 					len(msgs), total, c.messages)
 			}
 		}
-		for n, want := range []int{0, 1, 0} { // without a threshold two bytes use zero copy
+		for n, want := range []int{0, 1, 0} { // with a threshold of 0, a write of one byte is still copied
 			p := newProbe(t, func(p *Params) { p.SendThreshold = 0 })
 			if got := len(straight(p, n, 4)); got != want {
 				t.Errorf("%d bytes without a threshold: %d messages", n, got)
@@ -285,14 +286,14 @@ func TestSDP_9_2_Edges(t *testing.T) {
 	t.Run("SDP-9.5.4-1", func(t *testing.T) { // [D-32] the write is cancelled twice
 		p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 400)
 		p.bufs = 3
-		p.recv("SendSm").skip() // one message is sent, and the rest of the write waits
+		p.recv("SendSm").skip() // one Data is sent, and the rest of the write waits for credit
 		p.cancelWrite(1).want("detach 1 85").cancelWrite(1).want()
 		newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").cancelWrite(1).want()
 		// An urgent byte that was not announced is like any other.
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 70_000).urgent(2, 1).skip().cancelWrite(2).want("wrote 2 0 cancelled")
-		// An announced byte must be sent.
+		// A byte that was announced must be sent, so the write is detached.
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 10).urgent(2, 3).skip().cancelWrite(2).want("detach 2 0")
@@ -315,10 +316,11 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		newProbe(t).recv("Data +5", "ModeChange Pipelined").skip().readAll(1, 7).read(2, 300).want("copy 1 5@0")
 		// Bytes that a SendSm has asked for arrive first.
 		pipe().recv("SrcAvail size=500").read(1, 20).skip().read(2, 300).want()
-		// After an advertised read only advertised ones follow.
+		// A read that follows one without a SinkAvail gets no SinkAvail either.
 		pipe().read(1, 300).read(2, 50).read(3, 300).want("SinkAvail size=300 nd=0")
 	})
-	// No bytes written: after reads that the peer may be writing to. [D-20]
+	// If no bytes were written, the read waits again, after the reads to which the peer may be
+	// writing. [D-20]
 	t.Run("SDP-9.3-13", func(t *testing.T) {
 		p := pipe().read(1, 300).read(2, 300).read(3, 50).skip().recv("RdmaWrCompl size=0").want("revoke",
 			"SinkAvail size=300 nd=0")
@@ -328,7 +330,7 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		p.recv("RdmaWrCompl size=5").want("revoke", "got 2 5").recv("RdmaWrCompl size=6").want("revoke", "got 3 6").recv("RdmaWrCompl size=7").want("revoke", "got 1 7")
 		p.stats("RecvBytesWrite=18 SentSinkAvails=4")
 	})
-	t.Run("D-37", func(t *testing.T) { // [SDP-9.5.1-10] [SDP-11.3-12] several writes, one completion
+	t.Run("D-37", func(t *testing.T) { // [SDP-9.5.1-10] [SDP-11.3-12] one completion reports several writes
 		p := newProbe(t).pipelined(true, false).write(1, 200).write(2, 200).skip().recv("SinkAvail size=500 nd=0")
 		p.want("revoke", "revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 200@0 -> 200", "wrote 2 200", "RdmaWrCompl size=400").stats("Overrides=2 SentBytesWrite=400")
 		newProbe(t).pipelined(true, false).recv("SinkAvail size=500 nd=0").stats("Overrides=0 RecvSinkAvails=1")
@@ -341,7 +343,7 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		// The peer ignores the cancel when it arrives, and sends no answer. [SDP-9.5.5-4]
 		p.recv("RdmaWrCompl size=8").want("revoke", "got 1 8").read(2, 300).cancelRead(2).want("SinkAvail size=300 nd=0", "SinkAvailCancel")
 		p.ack = ack
-		p.recv("SinkCancelAck").want() // answers the first cancel
+		p.recv("SinkCancelAck").want() // this answers the first cancel, and has no effect on the second
 		p.ack = ack + 2
 		p.recv("SinkCancelAck").want("revoke", "got 2 0 cancelled").stats("SentSinkCancels=2")
 	})
@@ -467,7 +469,7 @@ func panics(f func()) (yes bool) {
 }
 
 func TestSDP_10_3_Limits(t *testing.T) {
-	// Values that New refuses. [SDP-10.3-1] [SDP-6.1.3-2] [SDP-10-5]
+	// New refuses these values. [SDP-10.3-1] [SDP-6.1.3-2] [SDP-10-5]
 	t.Run("SDP-10-2", func(t *testing.T) {
 		for i, c := range []struct {
 			change func(*Params)
@@ -552,7 +554,8 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			t.Error("an acknowledgement goes back")
 		}
 		c = sent(0)
-		// Seen while nothing was sent, so it proves nothing later.
+		// Three buffers were announced before anything was sent, so three buffers prove nothing
+		// later.
 		if c.received(3, 0); c.idleBufs != 3 {
 			t.Errorf("%d buffers while idle", c.idleBufs)
 		}
@@ -614,13 +617,13 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			t.Errorf("held: high %d, acknowledged %d", c.high, c.toldAck)
 		}
 	})
-	t.Run("D-11", func(t *testing.T) { // credit that a message would give
+	t.Run("D-11", func(t *testing.T) { // the credit that a message would give
 		c := credits{expect: 9, toldAck: 5, free: 6, told: 4, pool: 8}
 		if c.gain() != 6 || c.peerHas() != 0 {
 			t.Errorf("gain %d, the peer has %d", c.gain(), c.peerHas())
 		}
 	})
-	t.Run("SDP-10.5-8", func(t *testing.T) { // [SDP-10.5-9] the peer has one credit left
+	t.Run("SDP-10.5-8", func(t *testing.T) { // [SDP-10.5-9] when the peer has one credit left
 		c := credits{expect: 9, toldAck: 6, free: 4, told: 4, pool: 8, high: 100, bufs: 2, first: 1, next: 1, acked: 1}
 		if c.peerHas() != 1 || c.gainForLast() != 0 || !c.mustRefresh() {
 			t.Error("no refresh with two credits, and something to give")
@@ -629,13 +632,14 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 		if c.mustRefresh() {
 			t.Error("the last credit is given up for nothing")
 		}
-		if c.high = 12; !c.mustRefresh() { // 9 + 4 is more
+		if c.high = 12; !c.mustRefresh() { // 9 + 4 exceeds high, so the message brings new credit
 			t.Error("the last credit is kept though it brings one")
 		}
 		if c.high = 13; c.mustRefresh() {
 			t.Error("the last credit is given up for nothing new")
 		}
-		// One of the three acknowledged ones is all that can be given, or nothing can.
+		// With no free buffer or one, the message gives no credit: gain subtracts the four buffers
+		// announced before from the free buffers and the three messages received since.
 		for free, want := range []bool{false, false, true} {
 			c := credits{expect: 9, toldAck: 6, free: free, told: 4, pool: 8, high: 100, bufs: 2}
 			if c.mustRefresh() != want {
@@ -700,7 +704,7 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 			t.Errorf("%v: next at %v, %v", role, at, ok)
 		}
 		p.pass(5*ms - 1).want().pass(1).want("Data").stats("CreditStalls=1 SentCreditUpdates=1")
-		p.pass(time.Minute).want() // with one credit none is sent, because the acknowledgement is known
+		p.pass(time.Minute).want() // with one credit left, no empty Data is sent, because message 0 is certainly acknowledged
 		p = waiting(func(p *Params) { p.Role = role }).pass(5 * ms).want("Data").recv("Data ack=2 bufs=3").want()
 		if at, ok := p.m.Deadline(); !ok || at != 5*ms+again {
 			t.Errorf("%v: again at %v, %v", role, at, ok)
@@ -711,16 +715,16 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 	// Without waiting payload no credit is spent.
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=1 bufs=3").skip()
 	p.pass(time.Minute).want()
-	// If all unacknowledged messages are empty Data, which the peer need not answer, one is sent at
-	// once.
+	// If all unacknowledged messages are empty Data, which the peer need not answer, another empty
+	// Data is sent at once.
 	p = newProbe(t, func(p *Params) { p.PeerBufs, p.RecvBufs, p.FirstSend = 5, 4, 10 })
 	p.ack = 9
 	p.recv("Data +1").read(1, 1).recv("Data +1").read(2, 1).wantMsgs("Data")
 	p.ack = 9
-	// Two of them, because the first one did not give the peer all credit.
+	// This end has sent two empty Data, because the first one did not give the peer all credit.
 	p.recv("Data bufs=4").skip().write(3, 1).wantMsgs("Data")
-	// If message 0 is unacknowledged, one is sent at once, because its acknowledgement looks like
-	// none. [D-08]
+	// If message 0 is unacknowledged, an empty Data is sent at once, because the acknowledgement of
+	// message 0 looks like none. [D-08]
 	newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data")
 	// Advertised bytes do not wait for credit.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 300).recv("Data ack=1 bufs=3").skip().write(4, 1)
@@ -781,7 +785,7 @@ func TestSDP_9_2_Sink_Edges(t *testing.T) {
 }
 
 func TestSDP_6_1_2_Wish(t *testing.T) {
-	t.Run("SDP-6.1.2-9", func(t *testing.T) { // [SDP-6.1.2-10] [SDP-6.3.7-3] depends on the reads
+	t.Run("SDP-6.1.2-9", func(t *testing.T) { // [SDP-6.1.2-10] [SDP-6.3.7-3] the flag depends on the lengths of the reads
 		wish := func(reads []int, change ...func(*Params)) string {
 			p := newProbe(t, append(change, autoPolicy)...)
 			for i, n := range reads {
@@ -824,7 +828,7 @@ func TestSDP_9_5_3_Edges(t *testing.T) {
 		}
 	})
 	// One message of the peer's size could carry the byte and more bytes before it than the
-	// distance allows. So it ends where the byte may be announced.
+	// distance allows. So the message ends where the byte may be announced.
 	t.Run("SDP-9.5.3-5", func(t *testing.T) { // [SDP-9.5.3-4] [SDP-9.5.3-2]
 		for _, tc := range []struct{ ahead, urgent int }{{65535, 1}, {65536, 1}, {100_000, 1}, {190_000, 10_000}, {0, 65536}, {0, 65537}, {0, 200_000}, {150_000, 150_000}} {
 			p := newProbe(t, func(p *Params) { p.PeerSize, p.SendThreshold = 200_000+sdpwire.BSDHLen, Infinite })
@@ -866,7 +870,7 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 	t.Run("SDP-9.5.2.2-1", func(t *testing.T) { // [D-22] [SDP-9.3-6] [SDP-11.3-11] small writes among others
 		p := low(2, pipe()).write(1, 10).write(2, 10).want()
 		p.bufs = 9
-		// Then the SinkAvail becomes stale.
+		// When there is credit, Data is sent, and its payload makes the SinkAvail stale.
 		p.recv("SinkAvail size=500 nd=0").want("Data +20", "wrote 1 10", "wrote 2 10")
 		// After a large write, small ones share its completion.
 		p = pipe().write(1, 200).write(2, 10).write(3, 10).skip().recv("SinkAvail size=500 nd=0")
@@ -886,7 +890,7 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 	t.Run("SDP-12.4-3", func(t *testing.T) { // no ModeChange after DisConn
 		newProbe(t, autoPolicy).closeWrite().skip().goMode(sdpwire.Buffered).want()
 	})
-	// a SrcAvail sent after the change stays valid. [SDP-12.4-8] [D-26]
+	// A SrcAvail sent after the ModeChange stays valid. [SDP-12.4-8] [D-26]
 	t.Run("SDP-12.4-6", func(t *testing.T) {
 		p := pipe().write(9, 5).skip()
 		ack := p.ack
@@ -919,7 +923,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 		p.seq, p.ack = np.FirstRecv, np.FirstSend
 		return p.took(p.m.Resume(p.now, np, mark()))
 	}
-	// a SrcAvail that is not In-Process does not delay the suspension. [SDP-13.1.1-6] [D-53]
+	// A SrcAvail that is not In-Process does not delay the suspension. [SDP-13.1.1-6] [D-53]
 	t.Run("SDP-13.1.1-3", func(t *testing.T) {
 		suspend(newProbe(t).recv("SrcAvail size=200 +1").skip()).want("SuspComm port=5000")
 		suspend(newProbe(t).pipelined(false, true).recv("SrcAvail size=400").read(1, 200).skip()).want()
@@ -928,7 +932,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("D-55", func(t *testing.T) { // [SDP-13.1-1] the least port, and the number of suspensions
+	t.Run("D-55", func(t *testing.T) { // [SDP-13.1-1] the limits for the port and for the number of suspensions
 		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=6000").want("SuspCommAck",
 			"reconnect 6000")
 		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=5999").want("abort " +
@@ -955,7 +959,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 			t.Errorf("%d suspensions", n)
 		}
 	})
-	// Held bytes stay, and are counted. [SDP-13.1.1-10] [D-52]
+	// Held bytes stay readable, and occupy the receive budget. [SDP-13.1.1-10] [D-52]
 	t.Run("SDP-13.1.1-17", func(t *testing.T) {
 		p := resume(newProbe(t).recv("Data +5", "SuspComm port=6000")).skip().recv("SrcAvail size=1500 +1").skip().pass(time.Millisecond)
 		p.want("read local 995 from 1")
@@ -974,10 +978,10 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 }
 
 func TestSDP_9_5_5_Source_Edges(t *testing.T) {
-	// These are the answers to a cancel. [SDP-9.5.5-2] [SDP-9.5.5-5] [SDP-9.5.5-6] [SDP-9.5.5-4]
-	// [SDP-9.5.5-9]
+	// These are the answers of the Data Source to a SinkAvailCancel. [SDP-9.5.5-2] [SDP-9.5.5-5]
+	// [SDP-9.5.5-6] [SDP-9.5.5-4] [SDP-9.5.5-9]
 	t.Run("SDP-9.5.5-3", func(t *testing.T) {
-		stuck := func(sinks ...string) *probe { // no credit for completions
+		stuck := func(sinks ...string) *probe { // there is no credit for completions
 			p := newProbe(t).pipelined(true, false)
 			p.bufs = 0
 			return p.recv(sinks...).write(1, 300).skip()
@@ -1017,7 +1021,7 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 		p := newProbe(t, few(10)).recv("Data +5").want("hold 5").recv("Data +5").want("hold 5", "compact 5").recv("Data +5").want("hold 5", "Data", "compact 5")
 		p.recv("Data +1").want("hold 1", "Data").stats("CompactedBytes=10")
 		p.read(1, 3).want("copy 1 3@0", "got 1 3").read(2, 100).want("copy 2 13@0", "got 2 13", "Data")
-		// Reading makes room again.
+		// Reading frees the receive budget again.
 		p.recv("Data +6", "Data +6").want("hold 6", "hold 6", "compact 6").read(3, 100).want("copy 3 12@0", "got 3 12", "Data").stats("CompactedBytes=16")
 	})
 	t.Run("D-38", func(t *testing.T) { // [SDP-9.5.6-1] bytes that are fetched without a read
@@ -1062,11 +1066,11 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 }
 
 func TestSDP_8_2_1_Owed(t *testing.T) {
-	t.Run("SDP-8.2.1-4", func(t *testing.T) { // DisConn before bytes that a SendSm has asked for
+	t.Run("SDP-8.2.1-4", func(t *testing.T) { // DisConn arrives before bytes that a SendSm has asked for
 		newProbe(t).pipelined(false, true).recv("SrcAvail size=500").read(1, 20).recv("Data +84", "DisConn").aborted("SDP-8.2.1-4")
 		newProbe(t).pipelined(false, true).recv("SrcAvail size=50").read(1, 20).recv("Data +50", "DisConn").alive()
 	})
-	// Crossed suspensions: the peer has sent its last message.
+	// After the suspensions have crossed, the peer may send nothing but credit.
 	t.Run("SDP-13.1.1-5", func(t *testing.T) {
 		p := newProbe(t, accepting)
 		acts, _ := p.m.Suspend(0, 5000, mark())
@@ -1081,7 +1085,7 @@ func TestSDP_8_2_1_Owed(t *testing.T) {
 		p := newProbe(t).recv("ModeChange Buffered", "DisConn").skip()
 		p.took(p.m.RequestRecvMode(0, mark())).want()
 		p = newProbe(t)
-		p.took(p.m.RequestRecvMode(0, mark())).want() // nor in another mode
+		p.took(p.m.RequestRecvMode(0, mark())).want() // the request has no effect in Combined Mode either
 	})
 }
 
@@ -1143,7 +1147,7 @@ func TestSDP_Small(t *testing.T) {
 		p.bufs = 20
 		p.recv("Data").wantMsgs("Data OOB_PRES|OOB_PEND +32", "Data +1")
 	})
-	// a SendSm waits for RDMA Reads in progress, and answers no finished SrcAvail. [SDP-11-2]
+	// A SendSm waits for RDMA Reads in progress, and a finished SrcAvail gets none. [SDP-11-2]
 	t.Run("D-21", func(t *testing.T) {
 		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=400").skip().read(1, 200).read(2, 20).want("read 1 200@0 from 0")
 		p.readDone().want("got 1 200", "RdmaRdCompl size=200", "SendSm")
@@ -1171,7 +1175,7 @@ func TestSDP_Small(t *testing.T) {
 			t.Error("held")
 		}
 	})
-	t.Run("SDP-9.1-1", func(t *testing.T) { // the policy counts a straight write, and its time
+	t.Run("SDP-9.1-1", func(t *testing.T) { // the policy records a straight write, and its time
 		p := newProbe(t, autoPolicy)
 		p.m.Straight(time.Hour, 5, make([]sdpwire.Message, 1))
 		if p.m.src.pol.smalls != 1 || p.m.src.pol.smallAt != time.Hour || p.m.now != time.Hour {
@@ -1198,7 +1202,7 @@ func TestSDP_Small(t *testing.T) {
 	t.Run("SDP-6.3.8-3", func(t *testing.T) { // [SDP-12-9] [D-43]
 		newProbe(t).recv("ModeChange Pipelined", "ModeChange Combined").stats("ModeChangesRecv=2").recv("ModeChange Combined").stats("ModeChangesRecv=2 Violations=1")
 	})
-	t.Run("D-49", func(t *testing.T) { // after a discard, payload is always dropped
+	t.Run("D-49", func(t *testing.T) { // after CloseRead with discard, payload is dropped even after another CloseRead
 		p := newProbe(t)
 		p.took(p.m.CloseRead(0, true, mark()))
 		p.took(p.m.CloseRead(0, false, mark())).recv("Data +5").want("hold 5", "drop 5").alive()

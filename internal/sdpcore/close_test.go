@@ -25,7 +25,8 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 		t.Error("not graceful")
 	}
 
-	// The other end. [SDP-8.2.1-15] [SDP-6.2.3-2] SinkAvails become void, and reads end.
+	// At the end that receives DisConn, SinkAvails become void, and reads end. [SDP-8.2.1-15]
+	// [SDP-6.2.3-2]
 	p = newProbe(t).pipelined(false, true).read(1, 300).read(2, 300).skip().recv("DisConn").want("closed",
 		"revoke", "revoke", "got 1 0 EOF", "got 2 0 EOF")
 	// This end can continue to send. [SDP-8.2.1-16] [SDP-8.2.1-19] [SDP-8.2.1-21]
@@ -57,8 +58,8 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	// After DisConn was sent, AbortConn comes first. [SDP-8.2.2-1] [SDP-8.2.1-18]
 	t.Run("SDP-8.2.2-1", func(t *testing.T) {
 		newProbe(t).closeWrite().skip().abort(boom).want("AbortConn", "abort after AbortConn boom")
-		// It may use any credit, even the last one, though it gives none. Without credit no message
-		// may be sent. [SDP-10.5-5] [D-48]
+		// AbortConn may use any credit, even the last one, although it gives the peer no credit.
+		// Without credit no message may be sent. [SDP-10.5-5] [D-48]
 		for credits, want := range [][]string{{"abort boom"}, {"AbortConn", "abort after AbortConn boom"}, {"AbortConn", "abort after AbortConn boom"}} {
 			p := newProbe(t).closeWrite()
 			p.bufs = uint16(credits)
@@ -70,11 +71,12 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	if p.m.Err() != ErrReset {
 		t.Error(p.m.Err())
 	}
-	// The LLP ends without DisConn. [SDP-8.2.1-12] [SDP-8.2.2-4]
+	// If the LLP ends without DisConn, reads end with ErrReset. [SDP-8.2.1-12] [SDP-8.2.2-4]
 	p = newProbe(t).read(1, 10).skip()
 	p.took(p.m.LLPClosed(0, nil, mark())).want("got 1 0 reset")
 	// After DisConn the stream has ended, whatever ends the LLP: the end is graceful for the
-	// reader. Unsent bytes are lost, and the write reports that. [SDP-8.2.1-12] [D-48]
+	// reader. Unsent bytes are lost, and the error of the write reports the loss. [SDP-8.2.1-12]
+	// [D-48]
 	p = newProbe(t).recv("DisConn").skip()
 	p.took(p.m.LLPClosed(0, boom, mark())).read(1, 10).want("got 1 0 EOF").write(2, 5).want("wrote 2 0 boom")
 	if err := p.m.WriteErr(); err != nil {
@@ -87,17 +89,17 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	if p.m.WriteErr() != boom {
 		t.Errorf("a write was left: %v", p.m.WriteErr())
 	}
-	// [SDP-8.2.1-13] All operations end with their counts. [SDP-8.2.1-14] [SDP-8.2.1-24] No memory
-	// stays advertised.
+	// All operations end with their counts, and no memory stays advertised. [SDP-8.2.1-13]
+	// [SDP-8.2.1-14] [SDP-8.2.1-24]
 	p = newProbe(t).pipelined(true, true).write(1, 200).read(2, 300).write(3, 50).skip()
 	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "revoke", "wrote 1 0 reset",
 		"wrote 3 0 reset", "got 2 0 reset")
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip()
 	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "wrote 1 100 reset")
-	// Received bytes stay readable. [SDP-8.2.2-6]
+	// Bytes received before a violation stay readable. [SDP-8.2.2-6]
 	p = newProbe(t).recv("Data +5", "Data seq=9").skip()
 	p.read(1, 10).want("copy 1 5@0", "got 1 5").read(2, 10).want("got 2 0 SDP-6.1.5-2")
-	// Data arrives after CloseRead. [D-49]
+	// Data that arrives after CloseRead ends the connection. [D-49]
 	p = newProbe(t)
 	p.took(p.m.CloseRead(0, false, mark())).recv("Data").alive().recv("Data +5").want("abort " + ErrReadClosed.Error())
 	p = newProbe(t).recv("SrcAvail size=300 +1").skip()
@@ -107,8 +109,8 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 }
 
 func TestSDP_10_6_Resize(t *testing.T) {
-	// The end that requests a size. [SDP-10-7] [SDP-10.6-1] [SDP-10.6-2] [SDP-6.4.1-3] A smaller
-	// size applies at once.
+	// This end requests another size. A smaller size applies at once. [SDP-10-7] [SDP-10.6-1]
+	// [SDP-10.6-2] [SDP-6.4.1-3]
 	p := newProbe(t).peerSize(50).want("ChRcvBuf size=50", "peersize 50").write(1, 60).want("Data +34",
 		"Data +26", "wrote 1 60")
 	p.peerSize(40).want() // [SDP-10.6-19]
@@ -126,7 +128,7 @@ func TestSDP_10_6_Resize(t *testing.T) {
 	}
 	newProbe(t).recv("ChRcvBufAck size=100").aborted("D-47")
 
-	// The end that gets a request. [SDP-10.6-5] [SDP-10.6-8] [SDP-10.6-9] [SDP-10.6-11]
+	// This end gets the request of the peer. [SDP-10.6-5] [SDP-10.6-8] [SDP-10.6-9] [SDP-10.6-11]
 	// [SDP-10.6-12] [SDP-6.4.2.1-1]
 	lim := func(p *Params) { p.MinRecvSize, p.MaxRecvSize = 60, 300 }
 	newProbe(t, lim).recv("ChRcvBuf size=70").want("resize 70", "ChRcvBufAck size=70").recv("Data +55").aborted("SDP-10-4")
@@ -138,10 +140,11 @@ func TestSDP_10_6_Resize(t *testing.T) {
 	// [SDP-10.6-14] [SDP-6.4.2.1-2]
 	newProbe(t, lim, func(p *Params) { p.NoResize = true }).recv("ChRcvBuf size=200").want("ChRcvBufAck size=100")
 	newProbe(t, lim).recv("ChRcvBuf size=200", "ChRcvBuf size=200").aborted("SDP-10.6-19")
-	// SinkAvails depend on the new size. [SDP-10.6-15] [SDP-10.6-16]
+	// A read is advertised only if it is longer than the new size. [SDP-10.6-15] [SDP-10.6-16]
 	p = newProbe(t, lim).pipelined(false, true).recv("ChRcvBuf size=200").skip().read(1, 150).want()
 	p.took(p.m.Resized(0, mark())).want("ChRcvBufAck size=200").recv("Data +5").skip().read(2, 201).want("SinkAvail size=201 nd=1")
-	// Crossing requests. [SDP-10.6.1-1] [SDP-10.6.1-2] [SDP-10.6.1-3] [D-47]
+	// If requests have crossed, the Connecting Peer answers and the Accepting Peer does not.
+	// [SDP-10.6.1-1] [SDP-10.6.1-2] [SDP-10.6.1-3] [D-47]
 	newProbe(t, lim, accepting).peerSize(200).skip().recv("ChRcvBuf size=70").want().recv("ChRcvBufAck size=200").want("peersize 200")
 	newProbe(t, lim).peerSize(200).skip().recv("ChRcvBuf size=70").want("resize 70", "ChRcvBufAck size=70").peerSize(250).want("ChRcvBuf size=250")
 }
@@ -171,25 +174,27 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	if p.msgs[len(p.msgs)-1].MSeq != 0 {
 		t.Error("numbers did not start afresh")
 	}
-	// The other end. [SDP-13.1-1] [SDP-13.1.1-6] [SDP-13.1.1-7] [SDP-13.1.1-8]
+	// This end gets the SuspComm of the peer. [SDP-13.1-1] [SDP-13.1.1-6] [SDP-13.1.1-7]
+	// [SDP-13.1.1-8]
 	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).skip().recv("SuspComm port=6000").want().readDone().
 		want("got 1 200", "RdmaRdCompl size=199", "SuspCommAck", "reconnect 6000").write(2, 5).want()
-	// [SDP-13-1] No advertisement survives. Undelivered bytes are sent again, delivered ones are
-	// not. [D-52] [D-83]
+	// No advertisement survives. Undelivered bytes are sent again, delivered bytes are not.
+	// [SDP-13-1] [D-52] [D-83]
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip().recv("SuspComm port=6000").want("SuspCommAck",
 		"reconnect 6000", "revoke")
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("Data +84", "Data +16", "wrote 1 200")
 	newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck",
 		"reconnect 6000", "revoke")
-	// A DisConn that was sent is sent again, and a received one is remembered. [D-52]
+	// A DisConn that was sent is sent again, and a received DisConn is remembered. [D-52]
 	p = newProbe(t).closeWrite().skip().recv("SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("DisConn")
 	p = newProbe(t).recv("DisConn", "SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).read(1, 5).want("got 1 0 EOF").recv("DisConn").alive()
-	// Requests have crossed: the Accepting Peer continues with its own. [SDP-13.1.2-1]
+	// If the requests have crossed, the Accepting Peer continues with its own request.
+	// [SDP-13.1.2-1]
 	start(newProbe(t, accepting)).skip().recv("SuspComm port=6000").want().recv("SuspCommAck").want("suspended")
 	// The Connecting Peer answers, and repeats its request later. [SDP-13.1.2-2] [SDP-13.1.2-3]
 	p = start(newProbe(t)).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
@@ -209,7 +214,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	if p := start(newProbe(t)).pass(5 * time.Second); p.m.Err() != ErrNoSuspend {
 		t.Error(p.m.Err())
 	}
-	// Another process can continue. [SDP-13.1.1-12] [SDP-13.1.1-16]
+	// Another process can continue the connection. [SDP-13.1.1-12] [SDP-13.1.1-16]
 	p = newProbe(t)
 	p.m = Restore(params(), State{Held: 7, RecvPos: 7, EOF: true})
 	p.read(1, 10).want("copy 1 7@0", "got 1 7").read(2, 10).want("got 2 0 EOF")

@@ -99,7 +99,7 @@ func TestSDP_6_1_2_Preference(t *testing.T) {
 		p := newProbe(t).goMode(sdpwire.Buffered)
 		p.m.p.SendPolicy = Auto
 		p.recv("ModeChange Pipelined").read(1, 500).skip()
-		// A late completion of the other half carries the hint.
+		// After a change to Buffered Mode, a late completion of the other half carries a hint.
 		p.recv("ModeChange Combined S").skip()
 		p.goMode(sdpwire.Buffered).skip()
 		p.recv("RdmaWrCompl size=0 PIPE").recv("Data PIPE").alive()
@@ -160,20 +160,20 @@ func TestSDP_10_2_Credit(t *testing.T) {
 	if p.m.Stats().CreditStalls == 0 {
 		t.Error("stall not counted")
 	}
-	// [SDP-10.5-3] [SDP-10.5-7] With two credits a control message may be sent, but no payload.
-	// [SDP-6.1.3-2] New checks the rest.
+	// With two credits a control message may be sent, but no payload. New checks the lower limits.
+	// [SDP-10.5-3] [SDP-10.5-7] [SDP-6.1.3-2]
 	p.recv("Data ack=9 bufs=2").skip()
 	p.goMode(sdpwire.Pipelined).wantMsgs("ModeChange Pipelined")
 }
 
 func TestSDP_10_5_LastCredits(t *testing.T) {
-	// One credit: a message that gives no credit must wait. [SDP-10.5-6]
+	// With one credit left, a message that gives no credit must wait. [SDP-10.5-6]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 })
 	// One credit is left, and the peer has acknowledged message 0.
 	p.write(1, 1).recv("Data ack=0 bufs=1").skip()
 	p.goMode(sdpwire.Pipelined).wantMsgs()
-	// A message that gives credit may use the last one: two messages arrive and are read at once.
-	// [SDP-10.5-2] [D-11]
+	// A message that gives credit may use the last credit: two messages have arrived and are read
+	// at once. [SDP-10.5-2] [D-11]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1)
 	p.recv("Data ack=0 bufs=2 +5", "Data ack=0 bufs=2 +5", "Data ack=0 bufs=2 +5").skip()
 	p.bufs = 2
@@ -226,7 +226,7 @@ func TestSDP_10_4_Refresh(t *testing.T) {
 }
 
 // TestGrowth checks that the number of Private Buffers doubles, up to its limit, when reads have
-// consumed as many bytes as all of them hold, and does not change without reads.
+// consumed as many bytes as all buffers hold. Without reads the number must not change.
 func TestGrowth(t *testing.T) { // [SDP-10.3-2] [SDP-6.1.3-1]
 	few := func(p *Params) { p.RecvBufs, p.MaxRecvBufs, p.RecvSize, p.RecvBudget = 4, 12, 100, 0 }
 	p := newProbe(t, few)
@@ -264,7 +264,7 @@ func TestD08_MessageZero(t *testing.T) {
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1)
 	p.wantMsgs("Data +1", "Data")
 	// A peer that follows the printed formula literally then counts two credits for us and sends
-	// nothing. It gets one more empty Data, once. [D-08]
+	// nothing. It gets exactly one more empty Data, after a while. [D-08]
 	for after, role := range map[time.Duration]Role{time.Second: Connecting, 3 * time.Second: Accepting} {
 		p := newProbe(t, func(p *Params) { p.PeerBufs, p.Role = 3, role }).write(1, 1).write(2, 1)
 		p.wantMsgs("Data +1", "Data")
@@ -276,13 +276,14 @@ func TestD08_MessageZero(t *testing.T) {
 		p.pass(time.Minute).wantMsgs()
 		p.recv("Data ack=2 bufs=3").wantMsgs("Data +1")
 	}
-	// A peer that answers is not asked again.
+	// A peer that answers gets no further empty Data.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1).skip()
 	p.recv("Data ack=1 bufs=3").wantMsgs("Data +1").recv("Data ack=2 bufs=3").pass(time.Minute).wantMsgs()
 }
 
 func TestNudge(t *testing.T) {
-	// A peer that gives credit only when one is left is asked. [D-10] [SDP-10.4-1]
+	// A peer that gives credit only when one is left gets an empty Data after a while. [D-10]
+	// [SDP-10.4-1]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 1)
 	p.recv("Data ack=0 bufs=3").skip()
 	p.recv("Data bufs=3 ack=0").write(2, 1).write(3, 1).skip()
@@ -331,8 +332,8 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 		p.recv("RdmaRdCompl size=0").alive()
 	}
 	p.recv("RdmaRdCompl size=0").aborted("D-19")
-	// The peer reads one half and forces the other one. [SDP-9.2-24] [SDP-9.2-25] [SDP-9.5.2.1-1]
-	// [SDP-9.5.2.1-2] [SDP-9.5.2.1-5]
+	// The peer reads one half of the write and forces the other half to Bcopy. [SDP-9.2-24]
+	// [SDP-9.2-25] [SDP-9.5.2.1-1] [SDP-9.5.2.1-2] [SDP-9.5.2.1-5]
 	combined().skip().recv("RdmaRdCompl size=99").want().recv("SendSm").want("revoke", "Data +84",
 		"Data +16", "wrote 1 200")
 	// The peer may send only one SendSm. [SDP-9.2-16]
@@ -350,7 +351,7 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	if p.full[0].Op != OpRevoke || p.full[0].Remote {
 		t.Errorf("%+v", p.full[0])
 	}
-	// [D-82] A longer prefix, but never all of the buffer. [D-18]
+	// With BigPrefix the prefix is longer, but never all of the buffer. [D-82] [D-18]
 	big := func(p *Params) { p.BigPrefix = true }
 	newProbe(t, big).write(1, 200).want("SrcAvail size=200 +68")
 	newProbe(t, big, func(p *Params) { p.SendThreshold = 10 }).write(1, 30).want("SrcAvail size=30 +29")
@@ -359,14 +360,16 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	// [SDP-11.3-4] [SDP-11.3-17]
 	pipe := func() *probe { return newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).write(3, 400) }
 	pipe().want("SrcAvail size=200", "SrcAvail size=300", "SrcAvail size=400")
-	// They are answered in order. [SDP-9.2-12] [SDP-9.2-13]
+	// The SrcAvails are answered in order. [SDP-9.2-12] [SDP-9.2-13]
 	pipe().skip().recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200",
 		"revoke", "wrote 2 300")
-	// Small data waits, except bytes SendSm forces. [SDP-11.3-5] [SDP-11.3-6] [SDP-11.3-7]
+	// Small data waits for open SrcAvails, except bytes that a SendSm forces. [SDP-11.3-5]
+	// [SDP-11.3-6] [SDP-11.3-7]
 	pipe().write(4, 10).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200").
 		recv("RdmaRdCompl size=300", "RdmaRdCompl size=400").want("revoke", "wrote 2 300",
 		"revoke", "wrote 3 400", "Data +10", "wrote 4 10")
-	// At the source: forced bytes are sent first. [SDP-9.2-26] [SDP-9.2-27]
+	// The Data Source sends forced bytes first, so the peer may not complete a later SrcAvail
+	// before them. [SDP-9.2-26] [SDP-9.2-27]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).pipelined(true, false).write(1, 400).write(2, 300)
 	p.bufs = 3
 	p.recv("SendSm", "RdmaRdCompl size=300").aborted("SDP-9.2-27")
@@ -405,14 +408,15 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 	newProbe(t).recv("SrcAvail size=500 +1").skip().read(1, 20).want("copy 1 1@0", "got 1 1").read(2, 20).want("SendSm")
 	// With NoRead there is no RDMA Read at all. [SDP-9-5]
 	newProbe(t, func(p *Params) { p.NoRead = true }).recv("SrcAvail size=500 +1").want("hold 1", "SendSm")
-	// After SendSm, all of its bytes precede another completion. [SDP-9.2-26] [SDP-9.2-27]
+	// The peer owes all bytes that a SendSm has forced before the next SrcAvail is read.
+	// [SDP-9.2-26] [SDP-9.2-27]
 	p = newProbe(t).pipelined(false, true)
 	p.recv("SrcAvail size=150", "SrcAvail size=300").read(1, 20).wantMsgs("SendSm")
 	// The second SrcAvail stays valid. [SDP-11.3-7]
 	p.readAll(2, 130).read(3, 300).recv("Data +84", "Data +60").wantMsgs()
 	p.recv("Data +6").want("hold 6", "copy 2 6@124", "got 2 130", "read 3 300@0 from 0").readDone().wantMsgs("RdmaRdCompl size=300")
-	// [D-21] [SDP-11-2] In any mode; [SDP-9.5.2.1-3] [SDP-9.5.2.1-4] in order, with an answer for
-	// each.
+	// SrcAvails are read in order, and each gets an answer, in any mode. [D-21] [SDP-11-2]
+	// [SDP-9.5.2.1-3] [SDP-9.5.2.1-4]
 	p = newProbe(t).pipelined(false, true).recv("SrcAvail size=200 stag=1", "SrcAvail size=200 stag=2", "SrcAvail size=200 stag=3").skip()
 	p.read(1, 200).read(2, 200).read(3, 200).want("read 1 200@0 from 0", "read 2 200@0 from 0", "read 3 200@0 from 0")
 	for i, a := range p.full {
@@ -453,9 +457,9 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 	} {
 		newProbe(t).recv(c.msgs...).aborted(c.row)
 	}
-	// The payload is the whole buffer. [D-18]
+	// If the payload is the whole buffer, RdmaRdCompl acknowledges 0 bytes. [D-18]
 	newProbe(t).recv("SrcAvail size=5 +5").want("hold 5", "RdmaRdCompl size=0")
-	// More than this end allows. [SDP-11.3-18] [D-15]
+	// The peer may have no more SrcAvails open than this end allows. [SDP-11.3-18] [D-15]
 	p = newProbe(t, func(p *Params) { p.MaxAdverts = 2 }).pipelined(false, true)
 	p.recv("SrcAvail size=500", "SrcAvail size=500").alive().recv("SrcAvail size=500").aborted("SDP-11.3-18")
 }
@@ -477,11 +481,11 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 	// The rest of a write larger than the buffer is advertised by SrcAvail. [SDP-11.3-13]
 	pipe().recv("SinkAvail size=150 nd=0").write(1, 400).want("write 1 150@0 -> 0",
 		"RdmaWrCompl size=150", "SrcAvail size=250")
-	// A small write is written if it is alone, but not among others. [SDP-9.3-6] [SDP-9.5.2.2-1]
+	// A small write goes into the SinkAvail if no other write follows. [SDP-9.3-6] [SDP-9.5.2.2-1]
 	// [D-22]
 	pipe().recv("SinkAvail size=150 nd=0").write(1, 10).want("write 1 10@0 -> 0", "wrote 1 10", "RdmaWrCompl size=10")
-	// Crossing: the SrcAvail is dropped and the SinkAvail is used. [SDP-11.3-9] [SDP-11.3-11]
-	// [SDP-11.3-12]
+	// If a SrcAvail and a SinkAvail cross, the SrcAvail is dropped and the SinkAvail is used.
+	// [SDP-11.3-9] [SDP-11.3-11] [SDP-11.3-12]
 	pipe().write(1, 400).want("SrcAvail size=400").recv("SinkAvail size=400 nd=0").want("revoke",
 		"write 1 400@0 -> 0", "wrote 1 400", "RdmaWrCompl size=400")
 	// No SinkAvail may arrive before Pipelined Mode. [SDP-12-11] [SDP-8.1.1-23]
@@ -494,11 +498,12 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 
 func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
-	// These sizes are around the size of a Private Buffer. [SDP-9.3-2] [SDP-9.5.1-1] [SDP-9-1]
+	// The reads are as long as a Private Buffer, or longer by one. [SDP-9.3-2] [SDP-9.5.1-1]
+	// [SDP-9-1]
 	pipe().read(1, 100).want()
 	pipe().read(1, 101).want("SinkAvail size=101 nd=0")                                             // [SDP-9.3-3] [SDP-9.3-4] [SDP-6.3.3.4-1] [SDP-6.3.3.4-2] [SDP-11.3-8]
 	newProbe(t, func(p *Params) { p.RecvThreshold = 5 }).pipelined(false, true).read(1, 100).want() // [SDP-9.5.1-2] [SDP-10-6]
-	// [SDP-9.3-13] [SDP-9.3-14] [SDP-6.3.3.2-1] SinkAvails end in order, also after short writes.
+	// SinkAvails end in order, also after short writes. [SDP-9.3-13] [SDP-9.3-14] [SDP-6.3.3.2-1]
 	// [SDP-6.3.6.1-2] [SDP-9.5.5-8]
 	pipe().read(1, 300).read(2, 300).skip().recv("RdmaWrCompl size=300").want("revoke", "got 1 300").recv("RdmaWrCompl size=7").want("revoke", "got 2 7")
 	pipe().read(1, 300).recv("RdmaWrCompl size=301").aborted("D-20")
@@ -512,9 +517,11 @@ func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	pipe().readAll(1, 500).want().recv("Data +50", "Data +50").want("hold 50", "copy 1 50@0", "hold 50", "copy 1 50@50")
 	// In Combined Mode no SinkAvail is sent. [SDP-12-11]
 	newProbe(t).read(1, 300).want()
-	// None while a SrcAvail is open: Read Zcopy is used. [SDP-11.3-14] [SDP-11.3-15]
+	// No SinkAvail is sent while a SrcAvail is open, because the bytes arrive by Read Zcopy.
+	// [SDP-11.3-14] [SDP-11.3-15]
 	pipe().recv("SrcAvail size=300").read(1, 500).want("read 1 300@0 from 0")
-	// While a SinkAvail is open, a SrcAvail is dropped, but its header is used. [SDP-11.3-16]
+	// While a SinkAvail is open, a SrcAvail is dropped, but the numbers in its header count.
+	// [SDP-11.3-16]
 	p := pipe().read(1, 300).skip().recv("SrcAvail size=300 bufs=9").want()
 	if p.m.cr.bufs != 9 {
 		t.Error("credits of a discarded SrcAvail")
@@ -547,25 +554,25 @@ func TestSDP_9_4_Transaction(t *testing.T) {
 }
 
 func TestSDP_9_5_1_Stale(t *testing.T) {
-	// [D-23] The example of the draft: two Data were sent, and three SinkAvails have 0.
-	// [SDP-9.5.1-3] [SDP-9.5.1-8] [SDP-9.5.1-9]
+	// This is the example of the draft: two Data were sent, and three SinkAvails have NonDiscards
+	// 0. [D-23] [SDP-9.5.1-3] [SDP-9.5.1-8] [SDP-9.5.1-9]
 	p := newProbe(t).pipelined(true, false).write(1, 10).write(2, 10).skip()
 	p.recv("SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0").write(3, 300).want("SrcAvail size=300")
 	p.recv("SinkAvail size=300 nd=0").want("revoke", "write 3 300@0 -> 0", "wrote 3 300", "RdmaWrCompl size=300") // [SDP-11.3-10]
 	// The next SinkAvail, numbered by the rules, is used, because nothing has changed the count
 	// since. [SDP-9.5.2.2-2]
 	p.recv("SinkAvail size=200 nd=0").write(4, 200).want("write 4 200@0 -> 0", "wrote 4 200", "RdmaWrCompl size=200")
-	// The number is greater than the counter. [D-24]
+	// A NonDiscards greater than the counter is a violation. [D-24]
 	newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=1").aborted("D-24")
 	// The counters wrap. [SDP-9.5.1-7] [SDP-6.3.3.4-4]
 	p = newProbe(t, func(p *Params) { p.FirstSrcCount, p.FirstSnkCount = math.MaxUint32, math.MaxUint32 }).pipelined(true, true)
 	p.write(1, 10).recv("SinkAvail size=300 nd=0").write(2, 200).skip()
 	p.recv("Data +5").read(3, 5).read(4, 300).want("hold 5", "copy 3 5@0", "got 3 5", "SinkAvail size=300 nd=0")
 
-	// The sink. [SDP-6.3.3.4-3] Each message with payload counts, in any mode.
+	// At the Data Sink, each message with payload counts, in any mode. [SDP-6.3.3.4-3]
 	p = newProbe(t).recv("Data +5", "Data", "SrcAvail size=9 +9").read(1, 100).skip() // [D-25]
 	p.recv("ModeChange Pipelined", "Data +5").read(2, 5).skip().read(3, 300).want("SinkAvail size=300 nd=3")
-	// One message ends one advertised read, and does not count. [SDP-9.5.1-4] [SDP-9.5.1-5]
+	// A message that ends an advertised read does not count. [SDP-9.5.1-4] [SDP-9.5.1-5]
 	p.read(4, 300).skip().recv("Data +5").want("revoke", "hold 5", "copy 3 5@0", "got 3 5")
 	p.recv("Data +6").want("revoke", "hold 6", "copy 4 6@0", "got 4 6").read(5, 300).want("SinkAvail size=300 nd=3")
 	// A read that is not advertised may get the bytes of several messages. [SDP-9.5.1-6]
@@ -611,11 +618,11 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 			t.Error("urgent data by RDMA Write")
 		}
 	}
-	// Receiving. [SDP-9.5.3-9] [SDP-6.1.2-6] [SDP-6.1.2-8] [D-29]
+	// This end receives urgent bytes. [SDP-9.5.3-9] [SDP-6.1.2-6] [SDP-6.1.2-8] [D-29]
 	p = newProbe(t).recv("Data PEND").want("pending").recv("Data +5").want("hold 5").recv("Data PRES +4").want("urgent 8", "hold 4")
 	p.recv("Data PRES +1").want("pending", "urgent 9", "hold 1")
 	p.recv("Data PEND PRES +1").want("pending", "urgent 10", "hold 1")
-	// Any message may announce it. [SDP-6.1.2-7] [D-74]
+	// A message of any type may announce an urgent byte. [SDP-6.1.2-7] [D-74]
 	for _, s := range []string{"ModeChange Pipelined PEND", "Data PEND", "ChRcvBuf size=100 PEND", "SrcAvail size=300 +1 PEND", "DisConn PEND"} {
 		p := newProbe(t).recv(s)
 		if p.said[0] != "pending" {
@@ -626,7 +633,7 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 	if p.said[0] != "pending" {
 		t.Error("SendSm")
 	}
-	// Out of band if UrgentApart is set. [D-29]
+	// With UrgentApart the urgent byte is kept out of the stream. [D-29]
 	newProbe(t, func(p *Params) { p.UrgentApart = true }).recv("Data PEND PRES +4").want("pending",
 		"urgent 3", "hold 3")
 }
@@ -643,14 +650,14 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	p = pipe().cancelWrite(2).skip()
 	p.recv("SendSm ack=1").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
 	p.recv("SendSm").want("revoke", "wrote 2 0 cancelled").alive()
-	// If that was the last SrcAvail, the cancel has ended. [SDP-9.2-24] [SDP-9.5.2.1-5]
+	// If that SendSm ends the last SrcAvail, the cancel has ended too. [SDP-9.2-24] [SDP-9.5.2.1-5]
 	p = newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").recv("SendSm ack=0")
 	p.want("revoke", "detach 1 1", "Data +84", "Data +84", "Data +31", "wrote 1 200")
 	p.write(2, 300).want("SrcAvail size=300 +1")
 	// The counts are exact. [D-32] [D-83]
 	newProbe(t).write(1, 200).cancelWrite(1).skip().recv("RdmaRdCompl size=50").want().recv("SendSm").want("revoke",
 		"wrote 1 51 cancelled")
-	// All were answered, so nothing was cancelled. [SDP-9.5.4-11]
+	// If the peer has answered all SrcAvails, no write is cancelled. [SDP-9.5.4-11]
 	pipe().cancelWrite(1).skip().recv("RdmaRdCompl size=200").want("revoke", "wrote 1 200").recv("RdmaRdCompl size=300").want("revoke", "wrote 2 300").
 		write(3, 200).want("SrcAvail size=200")
 	// A SinkAvail overrides the SrcAvails. [SDP-9.5.4-11] [SDP-11.3-12]
@@ -679,12 +686,12 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
 		t.Errorf("[SDP-9.5.4-5] SendSm acknowledges %d, the cancel is %d", m.MSeqAck, p.seq-1)
 	}
-	p.read(1, 200).want("SinkAvail size=200 nd=0") // [SDP-9.5.4-8] no byte of them is delivered
-	// In-Process: no new reads begin, MSeqAck is held, and completions come first. [SDP-9.5.4-3]
-	// [SDP-9.5.4-5] [SDP-9.5.4-6] [SDP-9.5.4-7]
+	p.read(1, 200).want("SinkAvail size=200 nd=0") // [SDP-9.5.4-8] no byte of the SrcAvails is delivered
+	// While a SrcAvail is In-Process, no new reads begin, MSeqAck is held, and completions come
+	// first. [SDP-9.5.4-3] [SDP-9.5.4-5] [SDP-9.5.4-6] [SDP-9.5.4-7]
 	p = pipe().read(1, 150).skip().recv("SrcAvailCancel").want()
 	cancel := p.seq - 1
-	p.read(2, 200).want() // [D-12] credit is under-counted meanwhile, which does no harm
+	p.read(2, 200).want() // [D-12] the peer counts too little credit during the hold, which does no harm
 	p.write(9, 5)
 	if m := p.msgs[0]; m.MSeqAck != cancel-1 { // [D-33]
 		t.Errorf("MSeqAck %d while %d is held", m.MSeqAck, cancel)
@@ -693,13 +700,13 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 	if a, b := p.msgs[0].MSeqAck, p.msgs[1].MSeqAck; a != cancel-1 || b != cancel {
 		t.Errorf("[D-33] RdmaRdCompl acknowledges %d, SendSm %d, the cancel is %d", a, b, cancel)
 	}
-	// If all are Processed, the cancel is ignored. [SDP-9.5.4-4] [SDP-5-1]
+	// If all SrcAvails are Processed, the cancel is ignored. [SDP-9.5.4-4] [SDP-5-1]
 	p = newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).readDone().skip().recv("SrcAvailCancel").want()
 	p.write(2, 3)
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
 		t.Error("MSeqAck held for nothing")
 	}
-	// If everything was read, there is no SendSm, and the hold ends. [D-33] [SDP-9.2-9]
+	// If all bytes were read, no SendSm is sent, and the hold ends. [D-33] [SDP-9.2-9]
 	p = newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SrcAvailCancel").skip().readDone().wantMsgs("RdmaRdCompl size=199")
 	p.write(2, 3)
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
@@ -715,10 +722,10 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	p := pipe().cancelRead(1).want("SinkAvailCancel").cancelRead(2).want().read(3, 500).want()
 	p.recv("SinkCancelAck").want("revoke", "revoke", "got 1 0 cancelled", "got 2 0 cancelled",
 		"SinkAvail size=500 nd=0")
-	// Each advertisement is resolved separately. [D-34]
+	// Each SinkAvail is resolved separately. [D-34]
 	p = pipe().cancelRead(1).skip().recv("Data +5").want("revoke", "hold 5", "copy 1 5@0", "got 1 5")
 	p.recv("RdmaWrCompl size=8").want("revoke", "got 2 8").read(3, 300).want("SinkAvail size=300 nd=0")
-	p.recv("SinkCancelAck ack=2").want() // the acknowledged cancel has ended, so this has no effect
+	p.recv("SinkCancelAck ack=2").want() // that cancel has ended, so its acknowledgement has no effect
 	p.cancelRead(3).want("SinkAvailCancel")
 	p = pipe().cancelRead(1).skip().pass(5 * time.Second)
 	if p.m.Err() != ErrDeadPeer {

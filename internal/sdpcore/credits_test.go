@@ -63,8 +63,8 @@ func (s creditState) receive(i int) (creditState, error) {
 	return s, nil
 }
 
-// cancelling reports whether end i has a SrcAvailCancel open. It sends no payload before the
-// answer. [SDP-11.2-4]
+// cancelling reports whether end i has a SrcAvailCancel open. Such an end sends no payload before
+// the answer. [SDP-11.2-4]
 func (s *creditState) cancelling(i int) bool {
 	for _, m := range s.wire[i][:s.n[i]] {
 		if m.kind == creditCancel {
@@ -74,7 +74,7 @@ func (s *creditState) cancelling(i int) bool {
 	return s.end[1-i].hold
 }
 
-// mayRefresh reports whether stepCredit would send an empty Data, if no payload waits.
+// mayRefresh reports whether stepCredit would send an empty Data although no payload waits.
 func (c *credits) mayRefresh() bool {
 	return c.credit() >= 1 && c.mustRefresh() || c.credit() >= 2 && c.shouldRefresh()
 }
@@ -156,9 +156,9 @@ func explore(t *testing.T, a, b, first, depth int, holds, reads bool) {
 	t.Logf("pools of %d and %d, first %d: %d states", a, b, first, len(seen))
 }
 
-// TestSDP_10_5_NoStandstill checks that whatever messages cross, spending the last credits never
-// leaves both ends without any, and that an end with fewer than two always gets more. [SDP-10.5-3]
-// [SDP-10.5-8] [D-10]
+// TestSDP_10_5_NoStandstill checks that, in whatever order messages cross, spending the last
+// credits never leaves both ends without credit. An end with less than two credits must always get
+// more. [SDP-10.5-3] [SDP-10.5-8] [D-10]
 func TestSDP_10_5_NoStandstill(t *testing.T) {
 	for _, c := range []struct {
 		a, b, first, depth int

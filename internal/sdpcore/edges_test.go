@@ -41,7 +41,7 @@ func TestSDP_Refused(t *testing.T) {
 			}
 		}
 	})
-	// a SrcAvail that a SinkAvail has crossed is void, and stays void. [SDP-11.3-16]
+	// A SrcAvail that a SinkAvail has crossed is void, and stays void. [SDP-11.3-16]
 	t.Run("SDP-11.3-9", func(t *testing.T) {
 		p := pipe().read(1, 300).want("SinkAvail size=300 nd=0").recv("SrcAvail size=500").want()
 		if n := p.m.snk.adverts.len(); n != 0 {
@@ -49,8 +49,8 @@ func TestSDP_Refused(t *testing.T) {
 		}
 		p.recv("RdmaWrCompl size=300").want("revoke", "got 1 300").read(2, 50).want()
 	})
-	// a SinkAvail, stale or not. [SDP-6.3.3.1-1] [SDP-12-10] [SDP-6.2.1.3-1] [D-15] [SDP-11.3-18]
-	// [D-24]
+	// The payload of a SinkAvail counts, whether the SinkAvail is stale or not. [SDP-6.3.3.1-1]
+	// [SDP-12-10] [SDP-6.2.1.3-1] [D-15] [SDP-11.3-18] [D-24]
 	t.Run("SDP-9.5.1-10", func(t *testing.T) {
 		few := func(p *Params) { p.MaxAdverts = 1 }
 		for _, c := range []struct {
@@ -72,7 +72,7 @@ func TestSDP_Refused(t *testing.T) {
 		}
 		// The last bytes of the address space can be written.
 		newProbe(t).pipelined(true, false).recv("SinkAvail size=15 nd=0 va=0xfffffffffffffff0").alive()
-		// Its payload is accepted in any case.
+		// The payload of a SinkAvail is accepted in any case.
 		p := newProbe(t).pipelined(true, false).skip().recv("SinkAvail size=300 nd=0 +5").want("hold 5").stats("RecvBytesTransact=5 RecvSinkAvails=1 RecvBytesBcopy=0")
 		// The SinkAvail ends the SrcAvails, and also a cancel that it has crossed.
 		p.read(9, 5).write(1, 200).want("copy 9 5@0", "got 9 5", "write 1 200@0 -> 0",
@@ -108,7 +108,7 @@ func TestSDP_Refused(t *testing.T) {
 		for _, s := range []string{"Data +1", "SrcAvailCancel", "SendSm", "DisConn"} {
 			crossed().recv(s).want("abort SDP-13.1.1-5")
 		}
-		// No messages have crossed.
+		// The request of the peer did not cross one of this end.
 		newProbe(t, accepting).recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 	})
 	t.Run("D-47", func(t *testing.T) { // [SDP-10.6-1] the sizes that a ChRcvBufAck may contain
@@ -151,7 +151,7 @@ func TestSDP_11_Ways(t *testing.T) {
 			p.credits(0).write(2, 160).keep(2).want().credits(9).wantMsgs("Data +84", "Data +76")
 		}
 	})
-	// Urgent bytes are never written by RDMA either. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
+	// Urgent bytes are never written by RDMA. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
 	t.Run("SDP-11.3-11", func(t *testing.T) {
 		pipe().recv("SinkAvail size=500 nd=0").urgent(1, 160).wantMsgs("Data OOB_PEND +84", "Data OOB_PRES +76")
 		// A write as long as the threshold is sent by Data if another write follows.
@@ -167,14 +167,14 @@ func TestSDP_11_Ways(t *testing.T) {
 		p := pipe().credits(0).recv("SinkAvail size=120 nd=0 va=1000", "SinkAvail size=500 nd=0 va=2000").write(1, 500).want("write 1 120@0 -> 1000")
 		p.credits(9).want("RdmaWrCompl size=120", "write 1 380@120 -> 2000", "wrote 1 500", "RdmaWrCompl size=380").stats("SentBytesWrite=500")
 	})
-	// Written bytes are reported before the connection moves, and no more are written.
+	// Before the connection moves, written bytes are reported, and no more bytes are written.
 	// [SDP-11.3-11] [D-22] [SDP-9.5.2.2-1]
 	t.Run("SDP-13.1.1-3", func(t *testing.T) {
 		p := pipe().credits(0).recv("SinkAvail size=500 nd=0").write(1, 300).want("write 1 300@0 -> 0", "wrote 1 300")
 		p.recv("SuspComm port=6000").write(2, 200).want().credits(9).want("RdmaWrCompl size=300",
 			"SuspCommAck", "reconnect 6000")
 	})
-	// a SinkAvail carries small writes, as many bytes as fit, up to an urgent or long write.
+	// A SinkAvail carries small writes, as many bytes as fit, up to an urgent or long write.
 	// [SDP-6.3.3-3] [SDP-9.3-3]
 	t.Run("SDP-9.4-1", func(t *testing.T) {
 		offer := func(change ...func(p *probe)) *probe {
@@ -191,7 +191,7 @@ func TestSDP_11_Ways(t *testing.T) {
 			"Data OOB_PRES +3")
 		offer(small(1, 5), small(2, 200)).wantMsgs("SinkAvail size=300 nd=0 +5", "SrcAvail size=200 +1")
 		newProbe(t).pipelined(false, true).credits(2).write(1, 5).skip().read(9, 300).wantMsgs("SinkAvail size=300 nd=0") // payload takes three credits
-		// The policies count it like Write and Read.
+		// The policies count an Exchange like Write and Read.
 		p := newProbe(t, autoPolicy)
 		p.took(p.m.Exchange(p.now, 1, 5, 2, 300, mark()))
 		if p.m.src.pol.smalls != 1 || p.m.snk.pol.bigReads != 1 {
@@ -206,7 +206,8 @@ func TestSDP_11_Ways(t *testing.T) {
 			"Data +84", "Data +84", "Data +32", "wrote 1 200")
 		p.recv("RdmaRdCompl size=300").want("revoke", "wrote 2 300")
 	})
-	// The pieces of a long write have equal lengths, and each is a message. [SDP-9.5.1-8]
+	// The pieces of a long write have equal lengths, except for the last, and each is a message.
+	// [SDP-9.5.1-8]
 	t.Run("SDP-6.1.2-4", func(t *testing.T) {
 		p := newProbe(t, func(p *Params) { p.PeerSize, p.SendThreshold = 70_000+sdpwire.BSDHLen, Infinite })
 		p.credits(0).write(1, 200_000).write(2, 5).credits(9).wantMsgs("Data +69632", "Data +69632", "Data +60741")
@@ -221,7 +222,7 @@ func TestSDP_11_Ways(t *testing.T) {
 			t.Errorf("%d SinkAvails at hand, count %d", p.m.src.avail.len(), p.m.src.count)
 		}
 	})
-	// SrcAvails a late SinkAvail ends are counted. [SDP-12.4-8] [D-26]
+	// The SrcAvails that a late SinkAvail ends are counted. [SDP-12.4-8] [D-26]
 	t.Run("SDP-12.4-6", func(t *testing.T) {
 		p := pipe().write(1, 200).write(2, 300).skip()
 		ack := p.ack
@@ -313,7 +314,7 @@ func TestSDP_Late(t *testing.T) {
 			if n-1 != most {
 				t.Errorf("limit %d: %d suspensions in a row", limit, n-1)
 			}
-			// Each suspension counts for a minute.
+			// Each suspension counts for one minute.
 			p = newProbe(t, few)
 			p.now = time.Hour
 			for i := range 20 {
@@ -345,7 +346,8 @@ func TestSDP_Late(t *testing.T) {
 		}
 		p.recv("SuspCommAck").want("suspended").resume().want()
 	})
-	// No acknowledgement is requested if another change waits for something else.
+	// No empty Data asks for an acknowledgement if the next change of mode waits for something
+	// else.
 	t.Run("D-45", func(t *testing.T) {
 		p := newProbe(t).write(1, 200).skip()
 		p.m.p.SendPolicy = PinBuffered
@@ -356,7 +358,7 @@ func TestSDP_Late(t *testing.T) {
 		p := newProbe(t, few).write(1, 1).peerSize(50).write(2, 1).wantMsgs("Data +1", "ChRcvBuf size=50")
 		p.due(-1).pass(time.Minute).want() // the second message was no empty Data
 		p = newProbe(t, few).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data")
-		// The peer has acknowledged message 0.
+		// After the peer has acknowledged message 0, there is no doubt.
 		p.recv("Data ack=0 bufs=2").skip().pass(time.Minute).want()
 		p = newProbe(t, few).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data").cancelWrite(2).skip()
 		p.due(-1).pass(time.Minute).want() // no payload waits any more
@@ -372,11 +374,11 @@ func TestSDP_Late(t *testing.T) {
 			p.took(p.m.Resized(0, mark())).want("ChRcvBufAck size=200").recv("Data +184").alive()
 		}
 	})
-	t.Run("D-47", func(t *testing.T) { // an end that owes an acknowledgement does not ask
+	t.Run("D-47", func(t *testing.T) { // an end that owes an acknowledgement sends no request
 		p := newProbe(t, lim).recv("ChRcvBuf size=200").skip().peerSize(50).want()
 		p.took(p.m.Resized(0, mark())).want("ChRcvBufAck size=200", "ChRcvBuf size=50", "peersize 50")
 	})
-	t.Run("SDP-10.6-1", func(t *testing.T) { // at most the largest size in a message is requested
+	t.Run("SDP-10.6-1", func(t *testing.T) { // no request exceeds the largest size of a message
 		newProbe(t).peerSize(sdpwire.MaxSize + 5).wantMsgs("ChRcvBuf size=2147483648")
 	})
 }

@@ -133,7 +133,7 @@ func TestSDP_12_Transitions(t *testing.T) {
 			p.recv("Data +80").read(i, 80)
 		}
 		p.skip().pass(2*time.Second).read(5000, 5000).wantMsgs("ModeChange Combined S")
-		// The other end follows. [SDP-6.3.8.1-1]
+		// The other end follows the change. [SDP-6.3.8.1-1]
 		p = newProbe(t, func(p *Params) { p.SendPolicy = Auto }).goMode(sdpwire.Buffered).skip().recv("ModeChange Combined S").want("mode send Combined")
 		p.write(1, 200).want("SrcAvail size=200 +1")
 	})
@@ -185,7 +185,7 @@ func TestSDP_12_4(t *testing.T) {
 	t.Run("SDP-12.4-6", func(t *testing.T) { // [SDP-12.4-4] Figure 28, with incomplete SinkAvails
 		p := leave(newProbe(t).pipelined(true, false).recv("SinkAvail size=500 nd=0").skip())
 		p.want("ModeChange Combined", "mode send Combined").write(1, 300).want("SrcAvail size=300 +1")
-		// A SinkAvail received before the acknowledgement: the SrcAvails are issued again, with
+		// If a SinkAvail arrives before the acknowledgement, the SrcAvails are issued again, with
 		// payload, one at a time.
 		p = newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).skip()
 		ack := p.ack
@@ -194,7 +194,7 @@ func TestSDP_12_4(t *testing.T) {
 		p.recv("SinkAvail size=500 nd=0").want("revoke", "revoke", "SrcAvail size=200 +1")
 		p.recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "SrcAvail size=300 +1")
 	})
-	t.Run("SDP-12.4-7", func(t *testing.T) { // ignored except for its BSDH and payload
+	t.Run("SDP-12.4-7", func(t *testing.T) { // a late SinkAvail is ignored except for its BSDH and payload
 		p := newProbe(t).pipelined(true, false)
 		ack := p.ack
 		leave(p).skip()
@@ -205,7 +205,7 @@ func TestSDP_12_4(t *testing.T) {
 		}
 		p.ack = ack
 		p.recv("SinkAvail size=500 nd=0").want() // a SrcAvail sent after the change stays valid [D-26]
-		// After the acknowledgement it is an error.
+		// After the acknowledgement, a SinkAvail is an error.
 		p.ack = ack + 1
 		p.recv("Data", "SinkAvail size=500 nd=0").aborted("SDP-12-10")
 	})
@@ -220,7 +220,7 @@ func TestSDP_12_4(t *testing.T) {
 		ack := p.ack
 		leave(p).skip()
 		p.ack = ack
-		// It has crossed the Data, so no SrcAvail is issued again.
+		// The Data has crossed the SinkAvail, so no SrcAvail is issued again.
 		p.recv("SinkAvail size=500 nd=0").want()
 		p.ack++
 		p.recv("Data", "RdmaRdCompl size=200").skip()
@@ -254,14 +254,14 @@ func TestD42_Policy(t *testing.T) {
 	if p.m.src.threshold <= 150 {
 		t.Error("threshold not raised")
 	}
-	// Only small writes for a second: Buffered.
+	// If all writes of a second are small, the mode changes to Buffered.
 	p = newProbe(t, autoPolicy)
 	p.now = time.Hour
 	p.write(1, 5).pass(1100*time.Millisecond).write(2, 5)
 	if p.m.SendMode() != sdpwire.Buffered {
 		t.Errorf("after a second of small writes: %v", p.m.SendMode())
 	}
-	// There is no second change within a second.
+	// The mode does not change a second time within a second.
 	p = newProbe(t, autoPolicy).write(1, 200).write(2, 200)
 	for range 2 {
 		p.recv("SendSm")

@@ -53,7 +53,8 @@ func newProbe(t testing.TB, change ...func(*Params)) *probe {
 		stag: 0x1000, advs: map[uint64]uint32{}}
 }
 
-// opMark is the first element of each list that an event appends to. It must stay there.
+// opMark is the first element of each list that an event appends to. took checks that no event
+// changes this element.
 const opMark = Op(200)
 
 func mark() []Action { return []Action{{Op: opMark}} }
@@ -185,7 +186,7 @@ func (p *probe) want(words ...string) *probe {
 	return p
 }
 
-// wantMsgs compares only the messages.
+// wantMsgs compares only the messages that the machine has sent since the last want.
 func (p *probe) wantMsgs(words ...string) *probe {
 	p.t.Helper()
 	var got []string

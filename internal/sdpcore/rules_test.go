@@ -88,7 +88,7 @@ func (p *probe) resume(change ...func(*Params)) *probe {
 	return p.took(p.m.Resume(p.now, np, mark()))
 }
 
-// due compares the time when Tick is due. A negative want means never.
+// due compares the time when Tick is due, counted from the beginning. A negative want means never.
 func (p *probe) due(want time.Duration) *probe {
 	p.t.Helper()
 	at, ok := p.m.Deadline()
@@ -142,7 +142,8 @@ func TestSDP_9_5_2_Forced(t *testing.T) {
 		p.now = ms / 2
 		p.read(1, 20).want("SendSm").due(-1).recv("Data +50").want("hold 50", "copy 1 20@0", "got 1 20").due(ms/2 + ms)
 	})
-	// A cancel that a SendSm has crossed: detached once, and sent even so. [SDP-9.5.2.1-5] [D-31]
+	// If a SendSm crosses a cancel, the write is detached once, and its bytes are sent even so.
+	// [SDP-9.5.2.1-5] [D-31]
 	t.Run("SDP-9.2-24", func(t *testing.T) {
 		p := newProbe(t).write(1, 400).skip()
 		ack := p.ack
@@ -190,7 +191,7 @@ func TestSDP_9_5_2_SrcAvail(t *testing.T) {
 		pipe().read(1, 300).want("SinkAvail size=300 nd=0").recv("SrcAvail size=300").want().recv("RdmaWrCompl size=9").want("revoke", "got 1 9").read(2, 20).want()
 		// With NoRead, each SrcAvail gets its SendSm when the bytes of the one before have arrived.
 		pipe(func(p *Params) { p.NoRead = true }).recv("SrcAvail size=50", "SrcAvail size=60").wantMsgs("SendSm").recv("Data +50").wantMsgs("SendSm").recv("Data +60").alive()
-		// Each has a separate answer, even if two of them wait for credit.
+		// Each SrcAvail has a separate answer, even if two answers wait for credit.
 		p := pipe().recv("SrcAvail size=200", "SrcAvail size=300").credits(0).read(1, 200).read(2, 300).readDone().readDone().wantMsgs()
 		p.credits(9).wantMsgs("RdmaRdCompl size=200", "RdmaRdCompl size=300")
 	})
@@ -199,7 +200,8 @@ func TestSDP_9_5_2_SrcAvail(t *testing.T) {
 		p := pipe().recv("SrcAvail size=200", "SrcAvail size=200", "SrcAvail size=200").skip()
 		p.readAll(1, 600).want("read 1 200@0 from 0", "read 1 200@200 from 0", "read 1 200@400 from 0")
 	})
-	// The waiting time counts from when it became the oldest. [SDP-9.5.2.1-4] [SDP-9.2-9]
+	// The waiting time of a SrcAvail counts from the time when it became the oldest.
+	// [SDP-9.5.2.1-4] [SDP-9.2-9]
 	t.Run("D-38", func(t *testing.T) {
 		p := pipe().recv("SrcAvail size=200").due(ms)
 		p.now = ms / 2
@@ -215,7 +217,7 @@ func TestSDP_9_5_5_Cancels(t *testing.T) {
 	// No SinkAvail is sent between the request to cancel and the cancel. [SDP-9.3-2] [SDP-9.5.1-1]
 	t.Run("SDP-9.5.5-10", func(t *testing.T) {
 		p := newProbe(t).pipelined(true, true).write(1, 200).read(2, 300).skip().cancelWrite(1).want("SrcAvailCancel")
-		p.cancelRead(2).want().read(3, 300).want() // [D-34] waits for the answer to the other
+		p.cancelRead(2).want().read(3, 300).want() // [D-34] the cancel waits for the answer to the SrcAvailCancel
 		p.recv("SendSm").want("revoke", "wrote 1 0 cancelled", "SinkAvailCancel")
 		p.recv("SinkCancelAck").want("revoke", "got 2 0 cancelled", "SinkAvail size=300 nd=0")
 	})
@@ -264,7 +266,7 @@ func TestSDP_9_5_6_Runs(t *testing.T) {
 			t.Errorf("%d bytes held in %d runs", p.m.Held(), n)
 		}
 		p.skip().read(1, 300).wantMsgs("Data")
-		// Bytes outside of the Private Buffers are not copied again.
+		// Bytes that are held outside of the Private Buffers are not copied again.
 		p = newProbe(t, few).recv("Data +84", "Data +84", "Data +5").want("hold 84", "hold 84", "hold 5", "compact 5").pass(time.Second).stats("CompactedBytes=5")
 		p.recv("Data +6").stats("CompactedBytes=11")
 	})
@@ -334,8 +336,8 @@ func TestD08_Doubt(t *testing.T) { // [D-08] [D-10]
 	p.credits(3).wantMsgs("ModeChange Pipelined", "Data").due(200 * 5 * ms)
 	p.ack = 0
 	p.credits(2).due(-1)
-	// Payload in a SrcAvail counts as sent payload. So payload that waits later causes a nudge
-	// after its own wait, independent of an old nudge. [SDP-9.2-2]
+	// Payload in a SrcAvail counts as sent payload. So payload that waits later causes an empty
+	// Data after its own wait, independent of an old nudge. [SDP-9.2-2]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=1 bufs=3").write(4, 300).skip()
 	p.pass(5 * ms).wantMsgs("Data").recv("Data ack=3 bufs=3").wantMsgs("SrcAvail size=300 +1")
 	p.recv("RdmaRdCompl size=299 ack=3 bufs=3").skip()

@@ -142,7 +142,7 @@ type sim struct {
 	fail   string
 	suspOK bool
 
-	straight [3]int // number of straight writes, indexed by the number of their messages
+	straight [3]int // number of straight writes of 1, 2 and 3 messages
 }
 
 func (s *sim) errorf(format string, args ...any) {

@@ -272,7 +272,7 @@ const maxParts = 32
 const page = 4 << 10
 
 // piece returns the number of the next n bytes of a write to send in a message with room for limit
-// bytes. The pieces of a long write have equal lengths.
+// bytes. The pieces of a long write have equal lengths, except for the last one.
 func piece(n, limit int) int {
 	if n <= limit {
 		return n
