@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Addresses of the emulated device. This process uses UDP port 4791 of the other addresses.
+// Addresses of the emulated device of viaduct run. The devices of this process have other
+// addresses, because each uses UDP port 4791 of its address.
 var (
 	deviceAddr  = netip.MustParseAddr("198.18.87.3")
 	deviceAddr6 = netip.MustParseAddr("fd87::3")
@@ -24,7 +25,7 @@ type deviceTalk struct {
 	line         string // command of both sides
 	ours, theirs string // options of one side only
 	client       string // options of the client, before the address of the server
-	serves       bool   // our side is the server
+	serves       bool   // the program on this machine is the server
 	ipv6         bool   // the server has an IPv6 address
 	packets      int
 }
@@ -36,8 +37,8 @@ func (t deviceTalk) String() string {
 	return "device, guest serves: " + t.line + " " + t.ours
 }
 
-// deviceTalks returns conversations of unmodified programs in both roles. all adds those that take
-// minutes.
+// deviceTalks returns conversations of unmodified programs in both roles. all adds the
+// conversations that take minutes.
 func deviceTalks(all bool) (ts []deviceTalk) {
 	for _, serves := range []bool{false, true} {
 		add := func(line string, packets int) {
@@ -50,8 +51,9 @@ func deviceTalks(all bool) (ts []deviceTalk) {
 		add("ibv_rc_pingpong -d rxe0 -e -n 100 -s 1", 200)
 		add("ibv_srq_pingpong -d rxe0 -q 4 -n 100 -s 4096", 200)
 		add("ibv_ud_pingpong -d rxe0 -n 50 -s 1000", 100)
-		// Conversations by rdma_cm. The server of rping gets its address as an option. A client of
-		// ours must be told which address of the interface is the device's.
+		// Conversations by rdma_cm. The server of rping gets its address as an option. A client on
+		// this machine gets the device's address as an option, because the interface has several
+		// addresses.
 		from := func(option string) string {
 			if serves {
 				return ""
@@ -78,8 +80,8 @@ func deviceTalks(all bool) (ts []deviceTalk) {
 	return ts
 }
 
-// perftests returns command lines of perftest: each operation in latency and bandwidth, over each
-// transport that supports it.
+// perftests returns command lines of perftest: the latency and bandwidth test of each operation,
+// over each transport that supports the operation.
 func perftests() (lines []string) {
 	for _, c := range []struct{ operation, transports string }{{"send", "RC UC UD"}, {"write", "RC UC"}, {"read", "RC"}, {"atomic", "RC"}} {
 		for transport := range strings.FieldsSeq(c.transports) {
@@ -97,7 +99,7 @@ func perftests() (lines []string) {
 	return lines
 }
 
-// build builds a command of this module.
+// build builds the command at path in this module and returns the path of the program.
 func build(ctx context.Context, dir, path string) (string, error) {
 	bin := filepath.Join(dir, filepath.Base(path)+".bin")
 	_, err := command(ctx, "", "go", "build", "-o", bin, "viaduct/"+path)
@@ -126,7 +128,7 @@ func runExample(ctx context.Context, bin string, g *guest) error {
 	}
 }
 
-// hold runs the conversation.
+// hold runs the conversation. bin is the path of viaduct.
 func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -158,12 +160,12 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 			address = deviceAddr6.String()
 		}
 	}
-	if t.client != "" { // the options are for the server only
+	if t.client != "" { // then the options t.ours and t.theirs are for the server only
 		atClient = ""
 	}
 	client := strings.Join([]string{t.line, atClient, t.client, address}, " ")
-	// The server may be late, so the client is tried repeatedly. The server serves one client, so
-	// there is none left for a client that fails later.
+	// The server may be late, so the client is tried repeatedly. The server serves one client only,
+	// so a client that fails after it has connected finds no server later.
 	err := call("for i in 1 2 3 4 5 6 7 8 9; do sleep 1; " + client + " && exit 0; done; exit 1")
 	if err != nil {
 		cancel()

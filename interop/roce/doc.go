@@ -7,13 +7,13 @@
 //
 // The guest consists of Debian's kernel with its module rdma_rxe, and of the pingpong programs of
 // this machine's rdma-core and perftest. It is connected by a tap interface with an MTU of 9000.
-// QEMU's own network would not do, because it rewrites IP addresses, which the invariant CRC
+// QEMU's own network cannot be used, because it rewrites IP addresses, which the invariant CRC
 // covers. Creating a tap interface needs root. Without root, QEMU, Debian's packages or port 4791
 // the program prints what is missing, and skips.
 //
 // Programs in the guest exchange messages with a peer in this process, as server and as client:
 // over reliable and unreliable connections and datagrams, with path MTUs of 1024 and 4096, and
 // sizes from a byte to a MiB. All data is compared. The same programs also run on this machine
-// under viaduct run --rdma, and reach those of the guest from an emulated device. At the end, the
-// guest's counters must show no exhausted retries, and tshark no malformed packet.
+// under viaduct run --rdma, and reach the programs of the guest from an emulated device. At the
+// end, the guest's counters must show no exhausted retries, and tshark no malformed packet.
 package main

@@ -61,7 +61,8 @@ var imagePackage = regexp.MustCompile(`Depends: (linux-image-([0-9][^ \n]*-amd64
 // An image is the kernel and initial RAM disk of the guest.
 type image struct{ kernel, initrd string }
 
-// buildImage builds the image in dir. It keeps the kernel's package in cache.
+// buildImage builds the image in dir. It stores the kernel's package in the directory cache. The
+// error is a skip if this machine lacks something.
 func buildImage(ctx context.Context, cache, dir string) (*image, error) {
 	if err := need("apt-get", "apt-cache", "dpkg-deb", "depmod", "modprobe", "busybox", "ldd", "cpio", "gzip"); err != nil {
 		return nil, err
@@ -106,7 +107,8 @@ func buildImage(ctx context.Context, cache, dir string) (*image, error) {
 
 var libraryPath = regexp.MustCompile(`(/\S+) \(0x`)
 
-// fillRoot fills the guest's file system. memory is the path of the program that lends memory.
+// fillRoot fills root, the directory of the guest's file system. memory is the path of the program
+// that lends memory.
 func fillRoot(ctx context.Context, root, kernel, release, memory string) error {
 	for _, d := range []string{"bin", "dev", "etc/libibverbs.d", "lib64", "proc", "run", "sys", "tmp", "usr/bin", "usr/lib"} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
@@ -161,7 +163,7 @@ func fillRoot(ctx context.Context, root, kernel, release, memory string) error {
 	if err := program("usr/bin/memory", memory); err != nil {
 		return err
 	}
-	threads, _ := filepath.Glob("/lib/*/libgcc_s.so.1") // needed when threads end
+	threads, _ := filepath.Glob("/lib/*/libgcc_s.so.1") // needed by glibc when a thread ends
 	for _, f := range threads {
 		if err := put("usr/lib/libgcc_s.so.1", f); err != nil {
 			return err
@@ -241,7 +243,8 @@ func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, err
 	}
 }
 
-// run runs a shell script in the guest and returns its output. A status other than 0 is an error.
+// run runs a shell script in the guest, for at most limit, and returns its output. A status other
+// than 0 is an error.
 func (g *guest) run(limit time.Duration, script string) (string, error) {
 	d := net.Dialer{Timeout: 2 * time.Second}
 	c, err := d.Dial("tcp", net.JoinHostPort(g.address, "2323"))
@@ -252,7 +255,7 @@ func (g *guest) run(limit time.Duration, script string) (string, error) {
 	c.SetDeadline(time.Now().Add(limit + 20*time.Second))
 	fmt.Fprintf(c, "%d %s\n", int(limit.Seconds()), base64.StdEncoding.EncodeToString([]byte(script)))
 	out, err := io.ReadAll(c)
-	at := strings.LastIndex(string(out), "status ") // the last one, because programs may print the word too
+	at := strings.LastIndex(string(out), "status ") // the last occurrence, because programs may print the word too
 	said, status, ok := string(out[:max(at, 0)]), strings.TrimPrefix(string(out[max(at, 0):]), "status "), at >= 0
 	switch {
 	case err != nil:

@@ -140,8 +140,8 @@ type check struct {
 	run     func(context.Context, *guest) error
 }
 
-// checks returns all conversations. dev is the device of this side's IPv4 address, dev6 that of its
-// IPv6 address.
+// checks returns all conversations with devices of this process. dev is the device of the IPv4
+// address ours, dev6 the device of ours6.
 func checks(dev, dev6 *roce.Device) (cs []check) {
 	addFor := func(d *roce.Device, family string, t talk) {
 		cs = append(cs, check{t.String() + family, 2 * t.count * max(1, t.size/t.mtu),
@@ -173,8 +173,8 @@ func checks(dev, dev6 *roce.Device) (cs []check) {
 	return cs
 }
 
-// converse runs the conversations, and stops after three failures. It returns the number of failures,
-// and the least number of packets in the capture.
+// converse runs the conversations, and stops after three failures. It returns the number of
+// failures, and the number of packets that the capture must contain at least.
 func converse(ctx context.Context, cs []check, dev, dev6 *roce.Device, g *guest) (failures, packets int) {
 	for _, c := range cs {
 		begin := time.Now()

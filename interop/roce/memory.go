@@ -48,7 +48,7 @@ type loan struct {
 	qp  *roce.QueuePair
 	far roce.RemoteAddr
 	c   net.Conn
-	out chan string // output of the program, after its end
+	out chan string // output of the program, sent after its end
 	err chan error
 }
 
@@ -90,7 +90,7 @@ func borrow(ctx context.Context, dev *roce.Device, g *guest, mtu int) (*loan, er
 	return l, err
 }
 
-// do posts requests, of which only the last one is signaled, and waits for its completion.
+// do posts requests, of which only the last is signaled, and waits for the completion of the last.
 func (l *loan) do(wrs ...roce.SendWR) (roce.Completion, error) {
 	for i := range wrs {
 		wrs[i].Unsignaled = i+1 < len(wrs)
@@ -105,8 +105,8 @@ func (l *loan) do(wrs ...roce.SendWR) (roce.Completion, error) {
 	return c, err
 }
 
-// useMemory writes into the guest's memory, reads it back, and increments a word there with atomic
-// operations.
+// useMemory writes into the guest's memory, reads the bytes back, and increments a word there with
+// atomic operations.
 func useMemory(ctx context.Context, dev *roce.Device, g *guest, mtu int) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()

@@ -22,7 +22,7 @@ type talk struct {
 	mtu       int
 	size      int
 	count     int
-	serves    bool // our side is the server
+	serves    bool // this process is the server
 }
 
 const (
@@ -45,7 +45,7 @@ func (t talk) String() string {
 	return fmt.Sprintf("%s, %s, MTU %d, %d x %d bytes", t.program(), roles, t.mtu, t.count, t.size)
 }
 
-// script returns the command line for the guest.
+// script returns the command line for the guest. us is our address.
 func (t talk) script(us netip.Addr) string {
 	s := fmt.Sprintf("%s -d rxe0 -g %s -s %d -n %d", t.program(), gidIndex(us), t.size, t.count)
 	if t.transport != roce.UD {
@@ -57,8 +57,8 @@ func (t talk) script(us netip.Addr) string {
 	return s
 }
 
-// gidIndex returns a shell expression for the index of the guest's address that is of the same
-// family as ours.
+// gidIndex returns a shell expression for the index of the guest's GID whose address family is that
+// of us.
 func gidIndex(us netip.Addr) string {
 	if us.Is4() {
 		return "$(gid ffff:c612)" // 198.18
@@ -66,8 +66,8 @@ func gidIndex(us netip.Addr) string {
 	return "$(gid fd87)"
 }
 
-// word returns the message with which the programs describe a queue pair: LID, number, first packet
-// number, GID.
+// word returns the message by which the programs describe a queue pair: LID, queue pair number,
+// first packet sequence number and GID.
 func word(e roce.Endpoint) []byte {
 	g := e.GID()
 	return fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", 0, e.QPN, e.PSN, g[:])
@@ -102,7 +102,7 @@ func dial(ctx context.Context, a netip.Addr) (net.Conn, error) {
 	}
 }
 
-// hold runs the conversation.
+// hold runs the conversation, and checks both ends.
 func (t talk) hold(ctx context.Context, dev *roce.Device, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -138,7 +138,7 @@ type player struct {
 	ctx    context.Context
 	peer   roce.Endpoint
 	buf    []byte // receive buffers
-	prefix int    // bytes in front of a received message
+	prefix int    // bytes before a received message in buf: the 40 bytes of a datagram's header, or 0
 	done   int
 }
 
@@ -197,7 +197,8 @@ func (p *player) receive() error {
 	return p.qp.PostRecv(roce.RecvWR{SG: []roce.SGE{roce.Buf(p.buf)}})
 }
 
-// play sends messages and compares the returned ones, or returns the messages of the peer.
+// play sends messages and compares the returned messages as client; as server it returns the
+// messages of the peer.
 func (p *player) play() error {
 	data := make([]byte, p.size)
 	for i := range data {
@@ -234,8 +235,8 @@ func (p *player) play() error {
 	return nil
 }
 
-// receiveNext posts the receive of the next message. For the first message of a client, meet has
-// posted it.
+// receiveNext posts the receive of the next message. The receive of a client's first message was
+// posted by meet.
 func (p *player) receiveNext() error {
 	if !p.serves && p.done == 0 {
 		return nil

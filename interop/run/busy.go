@@ -9,12 +9,13 @@ import (
 	"time"
 )
 
-// busyLoops is the number of computing processes that run along with a trial, to show faults that
-// need a process to wait for a processor.
+// busyLoops is the number of computing processes that run during a trial. They show faults that
+// occur only if a process waits for a processor.
 const busyLoops = 3
 
-// besideBusyLoops repeats a trial for the time of -busy while busy loops run. It uses only the user
-// in a namespace, whose processes have the fewest rights over each other.
+// besideBusyLoops returns a trial that repeats once for the time of -busy while busy loops run. The
+// trial is skipped except for the user in a namespace, whose processes have the fewest rights over
+// each other.
 func besideBusyLoops(once func(*lab) error) func(*lab) error {
 	return func(l *lab) error {
 		if !l.apart {

@@ -15,11 +15,11 @@ import (
 	"viaduct/internal/figures"
 )
 
-// A measured is a figure for each way of running the programs, with one value per round.
+// A measured is a figure with one value per round for each way of running the programs.
 type measured struct {
 	name string
 	unit string
-	want map[string]float64 // bound of the ratio to native; negative: an upper bound
+	want map[string]float64 // by way, the least ratio to native; a negative value is minus the greatest ratio
 	by   map[string][]float64
 }
 
@@ -38,8 +38,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// cost measures all ways one after the other in each round, and prints medians. If root is set, it
-// stores the table in the results and pages of the repository at root.
+// cost measures all ways, one after the other, in each round, and prints medians. If root is not
+// "", it also stores the table in the results and pages of the repository at root.
 func (l *lab) cost(rounds int, root string) error {
 	redis := func(name string) *measured {
 		return &measured{name: "redis " + name, unit: "requests/s", want: map[string]float64{sameHost: 1.15}}
@@ -56,7 +56,7 @@ func (l *lab) cost(rounds int, root string) error {
 	send := &measured{name: "sendto and recvfrom", unit: "ns"}
 	for round := range rounds {
 		ways := []string{native, overSDP, sameHost}
-		for i := range ways { // in a different order each time
+		for i := range ways { // in a different order in each round
 			if err := l.streams(ways[(i+round)%3], stream, perCore, back, get, set, deep); err != nil {
 				return err
 			}
@@ -87,7 +87,7 @@ func (l *lab) cost(rounds int, root string) error {
 	return f.Write(root)
 }
 
-// costTable fills the table and returns how many bounds were missed.
+// costTable fills t and returns how many bounds were missed.
 func costTable(t *figures.Table, all []*measured, leftAlone string) (missed int) {
 	t.Head = figures.Row("", "native", "over SDP", "--same-host", "notified, left alone")
 	for _, m := range all {
@@ -115,7 +115,7 @@ func costTable(t *figures.Table, all []*measured, leftAlone string) (missed int)
 	return missed
 }
 
-// busy returns the total processor time of this machine.
+// busy returns the total processor time that this machine has used.
 func busy() time.Duration {
 	b, _ := os.ReadFile("/proc/stat")
 	var user, nice, system, idle, iowait, irq, softirq int64 // in hundredths of a second
@@ -123,7 +123,7 @@ func busy() time.Duration {
 	return time.Duration(user+nice+system+irq+softirq) * 10 * time.Millisecond
 }
 
-// streams measures one way with iperf3 and redis.
+// streams measures one way of running programs with iperf3 and redis.
 func (l *lab) streams(how string, stream, perCore, back, get, set, deep *measured) error {
 	return l.run(trial{run: func(l *lab) error {
 		if find("iperf3") != "" {
@@ -187,7 +187,8 @@ func (l *lab) streams(how string, stream, perCore, back, get, set, deep *measure
 	}})
 }
 
-// calls measures single calls that are notified but not changed.
+// calls measures single system calls, natively or under run, where they are notified but have the
+// native effect.
 func (l *lab) calls(how string, connect, connectMid, accept, ppid, send *measured) error {
 	return l.run(trial{run: func(l *lab) error {
 		port := freePort()

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helper is a static Go program without knowledge of viaduct.
+// helper is the main function of a static Go program that does not use viaduct.
 func helper(what string, args []string) error {
 	switch what {
 	case "http": // [ADDRESS:]PORT DIR
@@ -33,9 +33,9 @@ func helper(what string, args []string) error {
 		}))
 	case "get": // URL FILE
 		return get(args[0], args[1])
-	case "accept": // PORT: accepts, and prints the least time of an accept with a waiting connection
+	case "accept": // PORT: accepts connections, and measures how long an accept of a waiting connection takes
 		return acceptCost(args[0])
-	case "calls": // PORT: costs of calls
+	case "calls": // PORT: measures the cost of calls
 		return callCosts(args[0])
 	}
 	return fmt.Errorf("unknown: %s", what)
@@ -63,8 +63,8 @@ func get(url, file string) error {
 	return f.Close()
 }
 
-// acceptCost serves connections until one sends a byte, which is answered with
-// the times.
+// acceptCost accepts connections at port. It answers a connection that sends a byte with the least
+// and the median time of the accepts so far, and then forgets these times.
 func acceptCost(port string) error {
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {

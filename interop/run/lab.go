@@ -20,30 +20,30 @@ import (
 	"time"
 )
 
-// limit bounds every operation that should be quick.
+// limit bounds every operation that is quick on an idle machine.
 const limit = time.Minute
 
 // A lab holds the state that trials share.
 type lab struct {
 	ctx     context.Context
-	dir     string // readable and writable for every user
+	dir     string // directory of all files, readable and writable for every user
 	viaduct string
-	self    string        // this program, static
-	uid     int           // of the programs
-	apart   bool          // the programs are in a user namespace of their own
+	self    string        // path of this program, linked statically
+	uid     int           // user ID of the programs
+	apart   bool          // each program runs in a separate user namespace
 	busy    time.Duration // duration of a trial with busy loops
 	n       int
-	servers []*server     // of the trial
-	shown   map[fact]bool // by the trial
+	servers []*server     // servers that the trial has started
+	shown   map[fact]bool // facts that the trial has shown
 }
 
-// A fact is a property that a trial has shown, besides that it ended well.
+// A fact is a property that a trial has shown, besides its success.
 type fact string
 
 const (
 	bytesSame fact = "bytes" // received and sent bytes were compared
 	serverSaw fact = "server saw"
-	clientSaw fact = "client saw" // the true address and port of the peer
+	clientSaw fact = "client saw" // each end saw the true address and port of its peer
 )
 
 func newLab(ctx context.Context) (*lab, error) {
@@ -67,7 +67,7 @@ func newLab(ctx context.Context) (*lab, error) {
 
 func (l *lab) close() { os.RemoveAll(l.dir) }
 
-// run makes one trial, and ends its servers.
+// run runs one trial and stops its servers. An error of a server is an error of the trial.
 func (l *lab) run(tr trial) (err error) {
 	l.shown = map[fact]bool{}
 	defer func() {
@@ -82,7 +82,7 @@ func (l *lab) run(tr trial) (err error) {
 	return tr.run(l)
 }
 
-// command returns a command that runs as the trial's user.
+// command returns a command that runs as user l.uid.
 func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir = l.dir
@@ -94,7 +94,7 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 		gid = l.uid
 		c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(gid)}
 	}
-	if l.apart { // with that single user, also without privileges in the namespace
+	if l.apart { // the namespace has this user only, without privileges
 		c.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
 		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: l.uid, HostID: l.uid, Size: 1}}
 		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
@@ -103,7 +103,7 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	return c
 }
 
-// path returns the path of a new file.
+// path returns a new path that ends in name.
 func (l *lab) path(name string) string {
 	l.n++
 	return filepath.Join(l.dir, fmt.Sprintf("%d.%s", l.n, name))
@@ -160,18 +160,18 @@ type server struct {
 	out          *output
 	ended        chan error
 	peers        []string               // addresses of the clients, as the server should see them
-	shows        func() (string, error) // returns the peers that it reported, after its end; nil if it reports none
+	shows        func() (string, error) // returns the peers that the server reported; called after its end; nil if it reports none
 	quit         syscall.Signal
 }
 
-// Ways of running programs.
+// Ways of running programs: without viaduct, over SDP, and over a socket pair with --same-host.
 const (
 	native   = "native"
 	overSDP  = "sdp"
 	sameHost = "same-host"
 )
 
-// serve starts a server and waits until it listens.
+// serve starts a server in the given way and waits until it listens at port.
 func (l *lab) serve(how, port string, argv ...string) (*server, error) {
 	s := &server{port: port, mapper: "127.0.0.1:" + freePort(), explain: l.path("explain"), out: &output{}, ended: make(chan error, 1), quit: syscall.SIGTERM}
 	switch how {
@@ -182,7 +182,7 @@ func (l *lab) serve(how, port string, argv ...string) (*server, error) {
 	}
 	s.cmd = l.command(context.Background(), argv...)
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
-	s.cmd.SysProcAttr.Setpgid = true // some end by a signal to their whole process group
+	s.cmd.SysProcAttr.Setpgid = true // some servers end by a signal to their whole process group
 	// Keep the input open, because some programs end at the end of their input.
 	if _, err := s.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -216,7 +216,8 @@ func (l *lab) serve(how, port string, argv ...string) (*server, error) {
 	}
 }
 
-// stop ends a server and checks its connections.
+// stop ends a server. It returns an error unless the server has accepted all carried connections
+// and has seen the true addresses of its peers.
 func (s *server) stop() error {
 	s.cmd.Process.Signal(s.quit)
 	select {
@@ -249,7 +250,7 @@ func (s *server) stop() error {
 	return err
 }
 
-// written returns the output of a server.
+// written returns the output of a server, for server.shows.
 func (s *server) written() (string, error) { return s.out.String(), nil }
 
 // An output collects the output of a program, and can be read meanwhile.
@@ -271,7 +272,7 @@ func (o *output) String() string {
 	return string(o.b)
 }
 
-// resets returns the reasons why connections broke, from files of --explain.
+// resets returns a line for each connection that broke, from files of --explain.
 func resets(files ...string) (told string) {
 	for _, f := range files {
 		for _, e := range events(f) {
@@ -283,7 +284,9 @@ func resets(files ...string) (told string) {
 	return told
 }
 
-// client runs a program to its end, carried to a server, and returns its output.
+// client runs a program to its end, in the way how, and returns its output. It returns an error
+// unless the program's connections to s were carried in that way, and records their addresses in
+// s.peers.
 func (l *lab) client(how string, s *server, argv ...string) (out []byte, err error) {
 	explain := l.path("explain")
 	switch how {

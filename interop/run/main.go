@@ -42,14 +42,14 @@ const nobody = 65534
 type user struct {
 	name  string
 	uid   int
-	apart bool // in a user namespace
+	apart bool // each program runs in a separate user namespace
 }
 
 // A row holds the results of a trial for each user.
 type row struct {
 	trial
 	verdicts []string
-	shown    map[fact]bool // shown in every completed run
+	shown    map[fact]bool // facts that every completed run has shown
 }
 
 // add records the facts of one run.

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// Each of Python's own tests of its network modules has the same result with and without run.
+// The trial of this file checks that each of Python's own tests of its network modules has the same
+// result with and without run.
 
 // pythonModules are the tested modules.
 var pythonModules = []string{"test_socket", "test_ftplib", "test_asyncore", "test_ssl", "test_httplib", "test_httpservers", "test_imaplib", "test_smtplib",
@@ -28,7 +29,7 @@ const (
 	pythonLimit = 3 * time.Minute
 	// pythonCarried is the least number of carried connections; about 1,700 is normal.
 	pythonCarried = 1000
-	// pythonTries is how often a module with a differing test is tried, because many tests have
+	// pythonTries is how often a module is tried whose tests differ, because many tests have
 	// time-outs of a second or less, which a busy machine exceeds.
 	pythonTries = 3
 	// vsockTests hang on machines with a hypervisor that does not answer.
@@ -38,7 +39,7 @@ const (
 // tests maps each test to its result: passed, failed or skipped.
 type tests map[string]string
 
-// differences returns the tests whose results differ from others.
+// differences returns the sorted names of the tests whose results in t and others differ.
 func (t tests) differences(others tests) (names []string) {
 	all := maps.Clone(t)
 	maps.Copy(all, others)
@@ -57,7 +58,7 @@ func moduleOf(test string) string {
 	return parts[min(1, len(parts)-1)]
 }
 
-// comparePython runs the tests with and without run at the same time.
+// comparePython runs all tests with and without run at the same time, and compares the results.
 func (l *lab) comparePython() error {
 	python := find("python3")
 	if python == "" {
@@ -101,7 +102,7 @@ func (l *lab) comparePython() error {
 	return fmt.Errorf("%d tests differ:%s", len(differ), told)
 }
 
-// bothPython runs the tests of modules with and without run.
+// bothPython runs the tests of modules without run (alone) and with it (carried).
 func (l *lab) bothPython(python string, modules []string) (alone, carried tests, err error) {
 	mapper, explain := "127.0.0.1:"+freePort(), l.path("explain")
 	run := []string{l.viaduct, "run", "--json", "--explain=" + explain, "--listen", "any", "--portmap-listen", mapper, "--portmap", mapper,
@@ -129,7 +130,7 @@ func (l *lab) bothPython(python string, modules []string) (alone, carried tests,
 	return alone, carried, nil
 }
 
-// python runs the tests of modules by a command.
+// python runs the tests of modules by command, which starts Python.
 func (l *lab) python(command, modules []string) (tests, error) {
 	dir, err := l.folder("python")
 	if err != nil {
@@ -141,7 +142,7 @@ func (l *lab) python(command, modules []string) (tests, error) {
 	argv := append(slices.Clone(command), "-m", "test", "-j4", "--timeout=120", "--tempdir="+dir, "--junit-xml="+file, "-i", vsockTests)
 	c := l.command(ctx, append(argv, modules...)...)
 	c.Dir = dir
-	out, err := c.CombinedOutput() // the error of a failing test is in the file
+	out, err := c.CombinedOutput() // the file has the failed tests
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", argv, ctx.Err(), out)
 	}
@@ -152,7 +153,7 @@ func (l *lab) python(command, modules []string) (tests, error) {
 	return parseTests(b)
 }
 
-// parseTests reads a file in the format of JUnit.
+// parseTests parses the contents of a file in the format of JUnit.
 func parseTests(b []byte) (tests, error) {
 	var all struct {
 		Suites []struct {

@@ -17,7 +17,7 @@ import (
 // A process is a process found in /proc.
 type process struct {
 	pid, parent int
-	name        string // of its program
+	name        string // name of its program
 }
 
 func processes() (all []process) {
@@ -42,7 +42,7 @@ func processes() (all []process) {
 	return all
 }
 
-// below returns a process and its descendants.
+// below returns the process root and its descendants.
 func below(root int) (found []process) {
 	all, in := processes(), map[int]bool{root: true}
 	for grown := true; grown; {
@@ -83,7 +83,7 @@ func standstill(roots ...int) string {
 		}
 	}
 	for _, pid := range ours {
-		syscall.Kill(pid, syscall.SIGSYS) // run does not forward this signal to the program
+		syscall.Kill(pid, syscall.SIGSYS) // SIGSYS, because run does not forward this signal to the program
 	}
 	time.Sleep(time.Second)
 	return out.String()

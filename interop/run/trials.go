@@ -17,7 +17,7 @@ import (
 type trial struct {
 	name           string
 	client, server string   // the programs, as named in the table
-	needs          []string // programs
+	needs          []string // programs that must be installed
 	run            func(l *lab) error
 }
 
@@ -36,14 +36,14 @@ func (tr trial) missing() string {
 	return ""
 }
 
-// find returns the path of a program.
+// find returns the path of a program, or "" if it is not installed.
 func find(name string) string {
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
 		if p := filepath.Join(dir, name); exec.Command("test", "-x", p).Run() == nil {
 			return p
 		}
 	}
-	if name == "python3" { // the system's, which every user may run
+	if name == "python3" { // the system's Python, which every user may run
 		if _, err := os.Stat("/usr/bin/python3"); err == nil {
 			return "/usr/bin/python3"
 		}
@@ -137,7 +137,8 @@ asyncio.run(main())`
 // tellPeer makes curl print the address that it is connected to.
 const tellPeer = "peer %{remote_ip}:%{remote_port}"
 
-// same compares files with bytes.
+// same returns an error unless each file contains exactly want, and records that bytes were
+// compared.
 func (l *lab) same(want []byte, files ...string) error {
 	for _, f := range files {
 		got, err := os.ReadFile(f)
@@ -152,7 +153,7 @@ func (l *lab) same(want []byte, files ...string) error {
 	return nil
 }
 
-// page makes a directory with a file.
+// page makes a directory with a file a.bin of random bytes, and returns both.
 func (l *lab) page() (dir string, want []byte, err error) {
 	if dir, err = l.folder("root"); err != nil {
 		return "", nil, err
@@ -161,7 +162,8 @@ func (l *lab) page() (dir string, want []byte, err error) {
 	return dir, want, os.WriteFile(filepath.Join(dir, "a.bin"), want, 0o644)
 }
 
-// web fetches a file from a server that is started with PORT DIR.
+// web fetches a file from the server serve, to whose command line it adds PORT DIR, by the command
+// that get returns.
 func (l *lab) web(serve []string, get func(url, out string) []string) error {
 	dir, want, err := l.page()
 	if err != nil {
@@ -198,7 +200,7 @@ func (l *lab) sawServer(told []byte, port string) error {
 	return nil
 }
 
-// startNginx starts an nginx with two workers.
+// startNginx starts an nginx with two workers that serves the file of page, whose bytes are want.
 func (l *lab) startNginx() (s *server, want []byte, err error) {
 	dir, want, err := l.page()
 	if err != nil {
@@ -350,7 +352,7 @@ func iperf(l *lab) error {
 	if err != nil {
 		return err
 	}
-	s.shows = func() (string, error) { // both formats in which it prints an address
+	s.shows = func() (string, error) { // converts both formats in which iperf3 prints an address
 		return strings.NewReplacer(", port ", ":", " port ", ":").Replace(s.out.String()), nil
 	}
 	for _, flags := range [][]string{{"-n", "30M"}, {"-n", "30M", "-R", "-P", "3"}, {"-n", "10M", "--bidir"}} {
@@ -388,7 +390,7 @@ func netcat(l *lab) error {
 
 func postgres(l *lab) error {
 	if l.uid == 0 {
-		l.uid = nobody // it refuses to run as root
+		l.uid = nobody // PostgreSQL refuses to run as root
 		defer func() { l.uid = 0 }()
 	}
 	dir, err := l.folder("postgres")
@@ -434,7 +436,7 @@ func sshd(l *lab) error {
 			return fmt.Errorf("ssh-keygen: %w\n%s", err, b)
 		}
 	}
-	if l.uid == 0 { // as its systemd unit does
+	if l.uid == 0 { // sshd's systemd unit does this
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 			return err
 		}

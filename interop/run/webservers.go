@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// A webServer serves files at a port of 127.0.0.1, and logs ADDRESS:PORT of each client. These
-// servers accept a connection only once its first bytes have arrived (TCP_DEFER_ACCEPT), as Apache
-// does by default.
+// A webServer serves files at a port of 127.0.0.1, and logs ADDRESS:PORT of each client. Its
+// listener has TCP_DEFER_ACCEPT, as Apache's has by default: a connection is accepted only once its
+// first bytes have arrived.
 type webServer struct {
 	conf string // with placeholders DIR and PORT
 	argv func(conf string) []string
-	log  string // file in DIR; "" for the standard output
+	log  string // log file in DIR; "" if the server logs to standard output
 	page []byte // expected content if it is not from DIR; else nil
 }
 
@@ -46,7 +46,7 @@ func deferred(w webServer) func(*lab) error {
 				return string(b), err
 			}
 		}
-		for range 2 { // the second time with an idle server
+		for range 2 { // the second request finds an idle server
 			out := l.path("out")
 			told, err := l.client(overSDP, s, "curl", "-sS", "-w", tellPeer, "-o", out, "http://127.0.0.1:"+port+"/a.bin")
 			if err != nil {
@@ -73,7 +73,7 @@ func (l *lab) fill(conf, dir, port string) string {
 	return strings.NewReplacer("DIR", dir, "PORT", port, "ASROOT\n", root).Replace(conf)
 }
 
-// tail is the end of a file for a message.
+// tail returns the last 500 bytes of a file, for a message.
 func tail(file string) string {
 	b, _ := os.ReadFile(file)
 	return string(b[max(0, len(b)-500):])
@@ -82,7 +82,7 @@ func tail(file string) string {
 // apache returns a trial of Apache httpd with one of its processing modules: prefork, worker or
 // event.
 func apache(mpm string) func(*lab) error {
-	const modules = "/usr/lib/apache2/modules/mod_" // of Debian's package
+	const modules = "/usr/lib/apache2/modules/mod_" // prefix of the modules in Debian's package
 	return deferred(webServer{
 		conf: "ServerRoot DIR\nServerName localhost\nPidFile DIR/pid\nDefaultRuntimeDir DIR\nErrorLog DIR/error.log\nASROOT\n" +
 			"LoadModule mpm_" + mpm + "_module " + modules + "mpm_" + mpm + ".so\nLoadModule authz_core_module " + modules + "authz_core.so\n" +
@@ -93,7 +93,7 @@ func apache(mpm string) func(*lab) error {
 	})
 }
 
-// deferredNginx is a trial of an nginx whose listener has the option.
+// deferredNginx is a trial of an nginx whose listener has TCP_DEFER_ACCEPT.
 var deferredNginx = deferred(webServer{
 	conf: "worker_processes 2; error_log DIR/error.log; pid DIR/pid; daemon off;\n" +
 		"events { worker_connections 64; } http { log_format peer '$remote_addr:$remote_port'; access_log DIR/access.log peer; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2;\n" +
@@ -104,8 +104,8 @@ var deferredNginx = deferred(webServer{
 	log: "access.log",
 })
 
-// haproxy tests an haproxy whose listener has the option, in front of a server that it reaches by
-// plain TCP.
+// haproxy tests an haproxy whose listener has TCP_DEFER_ACCEPT. The server behind haproxy is
+// reached by plain TCP.
 func haproxy(l *lab) error {
 	dir, want, err := l.page()
 	if err != nil {

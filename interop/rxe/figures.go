@@ -22,7 +22,7 @@ var postProgram string
 // A figure is a measurement of -figures.
 type figure struct {
 	what, goal string
-	most       bool // the greatest value is the best one
+	most       bool // the greatest value is the best
 	measure    func(ctx context.Context, l *lab) (float64, error)
 }
 
@@ -82,7 +82,8 @@ func measure(ctx context.Context, p plan) error {
 
 var perftestLine = regexp.MustCompile(`(?m)^ *\d+ +\d+ +[\d.]+ .*$`)
 
-// perftest returns a function that measures one column of a tool's table.
+// perftest returns a function that runs a tool at both ends and returns one column of the client's
+// table.
 func perftest(line string, column int) func(context.Context, *lab) (float64, error) {
 	return func(ctx context.Context, l *lab) (float64, error) {
 		p := line + " -F -p $PORT"
@@ -98,7 +99,8 @@ func perftest(line string, column int) func(context.Context, *lab) (float64, err
 	}
 }
 
-// posting returns a function that builds a C program and measures with it, in microseconds.
+// posting returns a function that builds and runs post.c, and returns the median of the figure what
+// in microseconds.
 func posting(what string) func(context.Context, *lab) (float64, error) {
 	return func(ctx context.Context, l *lab) (float64, error) {
 		script := "cat >post.c <<'END'\n" + postProgram + "END\ncc -O2 -o post post.c -libverbs && ./post"
@@ -117,7 +119,7 @@ func posting(what string) func(context.Context, *lab) (float64, error) {
 	}
 }
 
-// suiteTime measures the duration of the pyverbs suite in seconds.
+// suiteTime returns the duration of the pyverbs suite in seconds.
 func suiteTime(ctx context.Context, l *lab) (float64, error) {
 	i := slices.IndexFunc(trials, func(tr trial) bool { return tr.name == "pyverbs" })
 	if m := l.missing(trials[i]); m != "" {
@@ -128,8 +130,8 @@ func suiteTime(ctx context.Context, l *lab) (float64, error) {
 	return time.Since(began).Seconds(), err
 }
 
-// idle measures the processor time of a supervisor whose program has a queue pair and waits for a
-// peer. It returns a percentage of one processor.
+// idle returns the processor time, in percent of one processor, of a supervisor whose program has a
+// queue pair and waits for a peer.
 func idle(ctx context.Context, l *lab) (percent float64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -147,7 +149,7 @@ func idle(ctx context.Context, l *lab) (percent float64, err error) {
 		}
 	}
 	defer os.Remove(waiting)
-	time.Sleep(2 * time.Second) // until the work of the start is over
+	time.Sleep(2 * time.Second) // until the program has started up
 	const watched = 5 * time.Second
 	before, err := l.processorTime()
 	if err != nil {
@@ -160,7 +162,7 @@ func idle(ctx context.Context, l *lab) (percent float64, err error) {
 	return 100 * float64(after-before) / float64(watched), err
 }
 
-// processorTime returns the processor time of all processes that run the lab's command.
+// processorTime returns the processor time that all processes of l.viaduct have used.
 func (l *lab) processorTime() (sum time.Duration, err error) {
 	names, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {

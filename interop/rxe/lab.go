@@ -23,7 +23,7 @@ const nobody = 65534
 type trial struct {
 	name   string
 	needs  []string // required programs or files
-	script string   // for sh
+	script string   // shell script
 	says   []string // texts that the output must contain
 	judge  func(out string) (note string, err error)
 	slow   bool
@@ -86,9 +86,9 @@ func (l *lab) run(ctx context.Context, script string, limit time.Duration) (stri
 	return string(out), err
 }
 
-// freePort returns a free TCP port. The default ports of the tools may be in use by other programs. The
-// port is none that the system gives to outgoing connections, one of which could take it before the
-// tool listens.
+// freePort returns a free TCP port. It is not the default port of a tool, which another program may
+// use. It is below the ports that the system gives to outgoing connections, because a connection
+// could take such a port before the tool listens.
 func freePort() (port int, err error) {
 	const first, last = 15000, 32000
 	for range 100 {
@@ -124,15 +124,15 @@ retry() {
 func pair(server, client string) string { return both(server, "listens", client) }
 
 // pairCM returns a script that runs a server that listens by rdma_cm and a client. Both must
-// succeed. The system does not show when the server listens. A client that came too early was
-// rejected, and is run again.
+// succeed. The system does not show when the server listens, so a client that is too early and is
+// rejected is run again.
 func pairCM(server, client string) string { return both(server, "sleep 0.5", "retry "+client) }
 
 func both(server, ready, client string) string {
 	return server + ` & s=$!; ` + ready + `; ` + client + `; c=$?; wait $s; e=$?; echo "server $e, client $c"; exit $((e + c))`
 }
 
-// make runs a trial once, and checks its output.
+// make runs a trial once, and checks its output. note is a remark for the table.
 func (l *lab) make(ctx context.Context, tr trial) (note string, err error) {
 	limit := l.limit
 	if tr.slow {
@@ -153,7 +153,8 @@ func (l *lab) make(ctx context.Context, tr trial) (note string, err error) {
 	return "", nil
 }
 
-// findAddress reads the device's address, as programs do.
+// findAddress sets l.addr to the device's address, which it reads from the GID at index 1, as
+// programs do.
 func (l *lab) findAddress(ctx context.Context) error {
 	out, err := l.run(ctx, "cat /sys/class/infiniband/rxe0/ports/1/gids/1", l.limit)
 	if err != nil {

@@ -114,8 +114,8 @@ func try(ctx context.Context, p plan) error {
 	return report(rows, p.runs > 1)
 }
 
-// rows returns a row for each trial that can be run, and the names of the others by their missing
-// programs.
+// rows returns a row for each chosen trial that can run, and the names of the other chosen trials
+// by the program that is missing.
 func (l *lab) rows(p plan) (rows []*row, skipped map[string][]string) {
 	skipped = map[string][]string{}
 	for _, tr := range slices.Concat(trials, p.sources.trials()) {
@@ -131,7 +131,8 @@ func (l *lab) rows(p plan) (rows []*row, skipped map[string][]string) {
 	return rows, skipped
 }
 
-// report prints a table, if there were many runs. It returns an error that names the failed trials.
+// report prints a table if table is set. It returns an error that names the failed trials, or nil
+// if there are none.
 func report(rows []*row, table bool) error {
 	made := 0
 	var failed []string
@@ -151,7 +152,7 @@ func report(rows []*row, table bool) error {
 	return nil
 }
 
-// keepBusy starts n computing processes, which stop ends.
+// keepBusy starts n busy loops as separate processes, which stop ends.
 func keepBusy(n int) (stop func()) {
 	var all []*exec.Cmd
 	for range n {

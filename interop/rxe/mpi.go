@@ -17,8 +17,8 @@ const openMPI = "mpirun.openmpi --oversubscribe --mca pml ucx --mca osc ucx --mc
 // a ring, all to all, and by one-sided operations, and compares the results.
 func mpis() (all []trial) {
 	// Open MPI destroys the endpoints of one-sided operations without waiting for the other ranks.
-	// A datagram endpoint to a rank that has ended is an error for UCX, so that trial only
-	// exchanges messages.
+	// A datagram endpoint to a rank that has ended is an error for UCX, so the trial over datagrams
+	// exchanges messages only.
 	for _, m := range []struct{ name, cc, run, ud string }{
 		{"Open MPI", "mpicc.openmpi", openMPI, "messages"},
 		{"MPICH", "mpicc.mpich", "mpirun.mpich", ""},

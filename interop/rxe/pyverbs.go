@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// pyverbsTests is the directory of the suite in Debian's rdma-core, where long files are
-// compressed.
+// pyverbsTests is the directory of the suite in Debian's rdma-core. Its long files are compressed.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 
 const pyverbsScript = `set -e; d=$(mktemp -d "$HOME/pyverbs.XXXXXX"); cp ` + pyverbsTests + `/* "$d"; gunzip -f "$d"/*.gz; cd "$d"
@@ -24,8 +23,8 @@ var (
 // pyverbsLeast is the number of tests that pass on a device like the kernel's rxe.
 const pyverbsLeast = 96
 
-// pyverbsReasons are the reasons for which the suite skips tests on such a device. Any other reason
-// means that our device lacks something.
+// pyverbsReasons are the reasons for which the suite skips tests on a device like the kernel's rxe.
+// Any other reason means that our device lacks something.
 var pyverbsReasons = []struct{ text, why string }{
 	{"MLX", "Mellanox"}, {"mlx", "Mellanox"}, {"EFA", "EFA"}, {"cuda", "CUDA"}, {"PCI device", "VFIO"},
 	{"ODP", "on-demand paging"}, {"huge pages", "on-demand paging"}, {"Device memory", "device memory"}, {"dmabuf", "dmabuf"},

@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// sources are directories of programs that Debian does not package. If one is "", its trials are
-// skipped.
+// sources are directories of programs that Debian does not package. The trials of a directory that
+// is "" are skipped.
 type sources struct {
 	rdmaCore string // a build of rdma-core, with bin and lib
 	valkey   string // source of valkey, built with "make BUILD_RDMA=module" and "make -C tests/rdma"
-	mpi4py   string // source of mpi4py, of the installed version
+	mpi4py   string // source of mpi4py, in the version that is installed
 }
 
-// path returns the list of directories that are searched for programs.
+// path returns the list of directories that are searched for programs, in the form of PATH.
 func (s sources) path() string {
 	if s.rdmaCore == "" {
 		return os.Getenv("PATH")
@@ -27,7 +27,8 @@ func (s sources) path() string {
 	return filepath.Join(s.rdmaCore, "bin") + ":" + os.Getenv("PATH")
 }
 
-// env returns the environment that makes all programs use the libraries of the build.
+// env returns the environment that makes all programs use the libraries of the rdma-core build, or
+// nil without a build.
 func (s sources) env() []string {
 	if s.rdmaCore == "" {
 		return nil
@@ -35,7 +36,7 @@ func (s sources) env() []string {
 	return []string{"LD_LIBRARY_PATH=" + filepath.Join(s.rdmaCore, "lib")}
 }
 
-// trials returns the trials of programs in these directories.
+// trials returns the trials of the programs in s.
 func (s sources) trials() (all []trial) {
 	all = append(all, trial{name: "valkey", needs: []string{orFlag(s.valkey, "valkey", "tests/rdma/rdma-test")}, script: valkeyScript(s.valkey), slow: true,
 		says: []string{"Valkey Over RDMA"}})
@@ -51,7 +52,8 @@ func (s sources) trials() (all []trial) {
 	return all
 }
 
-// orFlag returns a file in dir, or the flag that sets dir if it is not set.
+// orFlag returns the path of file in dir. If dir is "", it returns the flag that sets dir, which is
+// then reported as missing.
 func orFlag(dir, flag, file string) string {
 	if dir == "" {
 		return "-" + flag + " DIR"
@@ -82,8 +84,8 @@ var (
 	mpi4pyGood = regexp.MustCompile(`\bOK( \(skipped=\d+\))?`)
 )
 
-// judgeMPI4Py checks the summary of the suite from each rank. The output of one rank may continue a
-// line of another.
+// judgeMPI4Py checks the summary of the suite from each rank. The output of a rank may begin in the
+// middle of another rank's line.
 func judgeMPI4Py(out string) (note string, err error) {
 	ran, good := mpi4pyRan.FindAllStringSubmatch(out, -1), mpi4pyGood.FindAllString(out, -1)
 	if len(ran) == 0 || len(good) != len(ran) || strings.Contains(out, "FAILED (") {

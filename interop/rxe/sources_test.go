@@ -4,7 +4,8 @@ package main
 
 import "testing"
 
-// The suite of mpi4py passed if each rank says so, in whatever order their lines come.
+// TestJudgeMPI4Py: the suite of mpi4py has passed if every rank says so, in whatever order their
+// lines appear.
 func TestJudgeMPI4Py(t *testing.T) {
 	const rule = "----------------------------------------------------------------------"
 	for _, c := range []struct {

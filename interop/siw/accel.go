@@ -14,14 +14,13 @@ type accelerator struct {
 	cpus       int
 }
 
-// emulated is QEMU's own translator, which is always available. The guest gets one processor,
-// because with two, siw occasionally sends correct data with a wrong CRC.
+// emulated is the accelerator TCG, QEMU's own translator, which is always available. The guest gets
+// one processor, because with two, siw occasionally sends correct data with a wrong CRC.
 var emulated = accelerator{"tcg", "max", 1}
 
 // chooseAccelerator returns KVM if it works, and otherwise emulated. The existence of /dev/kvm is
-// not enough: with KVM back ends that lack hardware support, an ordinary kernel hangs after
-// decompressing. Therefore the module for the processor must be loaded, and QEMU must start with
-// KVM.
+// not enough, because an ordinary kernel hangs after decompressing if KVM has no hardware support.
+// Therefore the module for the processor must be loaded, and QEMU must start with KVM.
 func chooseAccelerator(ctx context.Context) accelerator {
 	if !exists("/sys/module/kvm_intel") && !exists("/sys/module/kvm_amd") {
 		return emulated
@@ -31,7 +30,7 @@ func chooseAccelerator(ctx context.Context) accelerator {
 		return emulated
 	}
 	f.Close()
-	for _, cpu := range []string{"host", "host,-arch-capabilities"} { // some hosts refuse the first
+	for _, cpu := range []string{"host", "host,-arch-capabilities"} { // some hosts refuse "host"
 		if probe(ctx, cpu) {
 			return accelerator{"kvm", cpu, 2}
 		}
@@ -39,8 +38,8 @@ func chooseAccelerator(ctx context.Context) accelerator {
 	return emulated
 }
 
-// probe starts QEMU with KVM, with the processors stopped, and makes it quit. It reports whether
-// that worked.
+// probe reports whether QEMU starts with KVM and the given processor. It starts QEMU with the
+// guest's processors stopped, and makes QEMU quit.
 func probe(ctx context.Context, cpu string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

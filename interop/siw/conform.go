@@ -18,7 +18,7 @@ import (
 type fault struct{ name, row string }
 
 // siwFaults are the faults of siw in kernel 6.1 as Initiator, see docs/conform.md. Any other fault
-// is a failure, and so is one of these that is not found.
+// is a failure of the check, and so is one of these faults that is not found.
 var siwFaults = []fault{
 	{"iwarp/request", "MPA-4.4-3"},
 	{"iwarp/reply-bad-key", "MPA-7.1.1-4"},
@@ -28,7 +28,7 @@ var siwFaults = []fault{
 }
 
 // siwPassive lists cases that use one connection and no echo, with the faults of siw in kernel 6.1
-// as Responder; row is "" if there is none.
+// as Responder. row is "" if siw passes the case.
 var siwPassive = []fault{
 	{"iwarp/reply", ""},
 	{"iwarp/reserved", "MPA-7.1.1-13"},
@@ -46,19 +46,19 @@ var siwPassive = []fault{
 	{"iwarp/zero-read", ""},
 }
 
-// deadly is the case that crashes siw's kernel.
+// deadly is the case that crashes the guest's kernel, with the requirement that siw violates.
 var deadly = fault{"iwarp/long-private-reply", "MPA-7.1.1-22"}
 
 // conformLimit is the time for one run of the command.
 const conformLimit = 2 * time.Minute
 
 // conform runs the command against siw as Responder, and as Initiator. rping's server ends after a
-// client that is not rping, so it is started for each case, and only cases of one connection are
-// run. reply-long-private is left out, because rping's client hangs after it. The last case crashes
-// siw's kernel.
+// client that is not rping. So the server is started for each case, and only cases of one
+// connection are run. reply-long-private is left out, because rping's client hangs after it. The
+// last case crashes siw's kernel.
 //
-// The guest must have just been started. Its capture is not read by tshark, because it contains bad
-// FPDUs.
+// The guest must have just been started. tshark does not read the capture of this guest, because
+// the capture contains bad FPDUs.
 func (r *runner) conform(ctx context.Context) error {
 	r.captures = r.captures[:len(r.captures)-1]
 	if err := r.load(ctx, modes[0]); err != nil {
@@ -67,7 +67,7 @@ func (r *runner) conform(ctx context.Context) error {
 	r.check("viaduct conform, guest's rping -s", func() error {
 		var errs []error
 		for i, f := range siwPassive {
-			// Use another port than for the last case, whose server may still exist.
+			// The port is not that of the previous case, whose server may still exist.
 			port := i % guestPorts
 			server := fmt.Sprintf("killall rping; (rping -s -a 10.0.2.15 -p %d -C 3 >/dev/null 2>&1 &); wait-port %[1]d", guestPort+port)
 			var want []fault
@@ -115,7 +115,8 @@ func (r *runner) again(ctx context.Context, program string) (stop func(), err er
 	}, err
 }
 
-// findings runs the command, and compares its results with the wanted ones.
+// findings runs "viaduct conform" with args. It returns an error unless the faults found are
+// exactly those in want.
 func (r *runner) findings(ctx context.Context, want []fault, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, conformLimit)
 	defer cancel()
@@ -134,7 +135,7 @@ func (r *runner) findings(ctx context.Context, want []fault, args ...string) err
 			Seconds               float64 `json:"seconds"`
 		}
 	}
-	lines := bytes.TrimSpace(out.Bytes()) // a line with the listening address, and then the report
+	lines := bytes.TrimSpace(out.Bytes()) // the first line has the listening address, the last line the report
 	if err := json.Unmarshal(lines[bytes.LastIndexByte(lines, '\n')+1:], &report); err != nil {
 		return fmt.Errorf("%s: %w\n%s", cmd, err, tail(errs.String(), 10))
 	}

@@ -25,7 +25,7 @@ func (a *archive) file(name string, mode fs.FileMode, data []byte) {
 	a.entry(name, 0o100000|uint32(mode.Perm()), data)
 }
 
-// dir adds a directory, if it is not there yet.
+// dir adds a directory, unless the archive already has it.
 func (a *archive) dir(name string) {
 	if !a.dirs[name] {
 		a.dirs[name] = true

@@ -17,10 +17,10 @@ type reading struct {
 	malformed         []string // the first few malformed packets, one line each
 }
 
-// dissect checks the captures of the tests with tshark. They must contain a start-up for each
-// conversation and enough FPDUs, and nothing malformed.
+// dissect checks the captures of the tests with tshark. The captures must contain a start-up for
+// each conversation, enough FPDUs, and no malformed packet.
 func (r *runner) dissect(ctx context.Context) error {
-	if len(r.captures) == 0 { // as with -conform
+	if len(r.captures) == 0 { // there is no capture with -conform
 		return nil
 	}
 	if err := need("tshark"); err != nil {
@@ -58,16 +58,17 @@ func (r *runner) dissect(ctx context.Context) error {
 
 // read runs tshark on a capture, and adds its results.
 func (d *reading) read(ctx context.Context, file string) error {
-	// tshark takes messages of a few bytes for NFS over RDMA, which is not used here.
+	// tshark would decode messages of a few bytes as NFS over RDMA, which is not used here.
 	const notNFS = "rpcordma"
-	// The host's ports are random, and some belong to other protocols.
+	// The host's ports are random, and tshark assigns some of them to other protocols.
 	const anyPort = "tcp.try_heuristic_first:TRUE"
 	out, err := command(ctx, "", "tshark", "-r", file, "-o", anyPort, "--disable-protocol", notNFS, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
 	if err != nil {
 		return err
 	}
 	d.parse(out)
-	// The output above leaves out the upper layers, and with them their error messages.
+	// The first output has only the MPA layer, so a second run looks for malformed packets of the
+	// upper layers.
 	out, err = command(ctx, "", "tshark", "-r", file, "-o", anyPort, "--disable-protocol", notNFS, "-Y", "iwarp_mpa && _ws.malformed")
 	if err != nil {
 		return err

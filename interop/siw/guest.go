@@ -23,14 +23,14 @@ type machine struct {
 	cpus    int
 	network string // the -netdev option of QEMU, with id=n0
 	address string // address of the guest, with prefix length
-	gateway string // may be empty
-	capture string // file for a pcap of the card, if not empty
+	gateway string // address of the gateway; may be empty
+	capture string // file for the capture of the network card; no capture if empty
 }
 
 // A guest is a running virtual machine. Several goroutines may run commands in it at the same time.
 type guest struct {
 	cmd     *exec.Cmd
-	console string // file of its output
+	console string // file with the output of its console
 	control net.Conn
 	exited  chan struct{} // closed when QEMU has ended
 
@@ -52,7 +52,8 @@ const bootLimit = 3 * time.Minute
 // boot starts a guest in dir and waits until it serves commands.
 func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string) (*guest, error) {
 	g := &guest{console: filepath.Join(dir, m.name+".console"), exited: make(chan struct{}), wait: make(map[string]chan result)}
-	// QEMU connects to a socket that listens on our side, so that it is connected from the start.
+	// QEMU connects the control line to a socket that listens on our side, so that the line is
+	// connected from the start.
 	socket := filepath.Join(dir, m.name+".sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -82,7 +83,7 @@ func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string
 		close(g.exited)
 	}()
 	l.SetDeadline(time.Now().Add(bootLimit))
-	go func() { // if QEMU fails at once, it never connects
+	go func() { // ends Accept if QEMU has ended without connecting
 		<-g.exited
 		l.Close()
 	}()
@@ -125,7 +126,7 @@ func (g *guest) answers() {
 			}
 			id, res, n, err := parseAnswer(line)
 			if err != nil {
-				continue // noise from before the guest has set up the line
+				continue // noise that the guest sent before it had set up the line
 			}
 			out := make([]byte, n)
 			if _, err := io.ReadFull(r, out); err != nil {
@@ -150,7 +151,7 @@ func (g *guest) answers() {
 	}
 }
 
-// maxOutput limits the output of one command.
+// maxOutput limits the output of one command in the guest, in bytes.
 const maxOutput = 16 << 20
 
 // parseAnswer parses an answer's first line: "ID status length".
@@ -200,7 +201,8 @@ func (g *guest) run(ctx context.Context, limit time.Duration, script string) (st
 	return g.finish(ctx, limit, script, ch)
 }
 
-// finish waits for the result of a command that start has started.
+// finish waits for the result of a command that start has started, and returns its output. A status
+// other than 0 is an error.
 func (g *guest) finish(ctx context.Context, limit time.Duration, script string, ch <-chan result) (string, error) {
 	select {
 	case res, ok := <-ch:

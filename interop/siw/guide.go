@@ -30,8 +30,9 @@ func readGuide(ctx context.Context) (guide, error) {
 	return g, err
 }
 
-// command returns the command with the given beginning. put are pairs of a word of the page and
-// what this run has instead, such as its port.
+// command returns the command with the given beginning. put has pairs of a word of the page and its
+// replacement in this run, such as a port. Without such a command the result is a command that
+// fails.
 func (g guide) command(beginning string, put ...string) string {
 	for _, c := range g {
 		if strings.HasPrefix(c, beginning) {

@@ -27,8 +27,8 @@ type image struct {
 	about          string // versions, one line each
 }
 
-// recipe must be changed with every change of the image's contents, so that an old image in the
-// cache is not used.
+// recipe is a part of the image's name in the cache. Change recipe with every change of the image's
+// contents that is not a change of the lists below, so that an old image is not used.
 const recipe = "3"
 
 // guestPrograms are copied into the guest with their libraries.
@@ -37,9 +37,9 @@ var guestPrograms = []string{"rping", "ib_write_bw", "ib_read_bw", "ib_send_bw",
 // storagePrograms, which -nvme needs, are copied into the guest if the host has them.
 var storagePrograms = []string{"nvme", "fio", "mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair"}
 
-// guestModules are copied into the guest with the modules that they need. crc32c_generic is the
-// version in C: on QEMU's emulated processor, the version for Intel's instructions occasionally
-// returns a wrong value.
+// guestModules are copied into the guest with the modules that they need. crc32c_generic is in C.
+// The module for Intel's instructions occasionally returns a wrong value on QEMU's emulated
+// processor.
 var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "iw_cm", "rdma_cm", "crc32c_generic",
 	"nvme-rdma", "ext4", "xfs", "9p", "9pnet_rdma"}
 
@@ -71,7 +71,8 @@ func ensureImage(ctx context.Context, cache string, logf func(string, ...any)) (
 	return im, nil
 }
 
-// A builder builds an image. It keeps packages in the cache, and removes their unpacked files.
+// A builder builds an image. It leaves the packages in the cache directory, and removes their
+// unpacked files.
 type builder struct {
 	cache, dir string
 	programs   []string
@@ -149,7 +150,8 @@ func (b *builder) path(elem ...string) string {
 	return filepath.Join(append([]string{b.work}, elem...)...)
 }
 
-// base returns the kernel release without the flavour, series its first two numbers.
+// base returns the kernel release without the flavour, for example 6.1.0-1, and series its first
+// two numbers, 6.1.
 func (b *builder) base() string { return strings.TrimSuffix(b.release, "-amd64") }
 func (b *builder) series() string {
 	f := strings.SplitN(b.release, ".", 3)
@@ -163,7 +165,7 @@ func (b *builder) packages() []string {
 		"linux-kbuild-" + b.series(), "linux-source-" + b.series()}
 }
 
-// fetch downloads missing packages to the cache. It installs nothing.
+// fetch downloads the packages that the cache lacks. It installs nothing.
 func (b *builder) fetch(ctx context.Context) error {
 	out, err := command(ctx, "", "apt-cache", "depends", "linux-image-amd64")
 	if err != nil {
@@ -185,7 +187,7 @@ func (b *builder) fetch(ctx context.Context) error {
 	return nil
 }
 
-// deb returns the file of a downloaded package.
+// deb returns the path of a downloaded package, the newest if there are several.
 func (b *builder) deb(name string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(b.cache, name+"_*.deb"))
 	if err != nil || len(files) == 0 {
@@ -205,7 +207,7 @@ func (b *builder) unpack(ctx context.Context) error {
 			return err
 		}
 	}
-	// The packaged Makefile refers to the common headers where they would be installed.
+	// The packaged Makefile includes the common headers at their installed path, so it is replaced.
 	mk := "include " + b.path("root/usr/src/linux-headers-"+b.base()+"-common/Makefile") + "\n"
 	if err := os.WriteFile(b.path("root/usr/src/linux-headers-"+b.release+"/Makefile"), []byte(mk), 0o644); err != nil {
 		return err
@@ -220,7 +222,7 @@ func (b *builder) unpack(ctx context.Context) error {
 }
 
 // siwParameters is a script that turns compile-time constants of siw into module parameters. It is
-// applied to the second of the two modules that are built; the first is as shipped.
+// applied to the second of the two modules that compile builds; the first is siw as shipped.
 const siwParameters = `
 set -e
 for v in mpa_crc_required mpa_crc_strict peer_to_peer; do
@@ -231,7 +233,7 @@ for v in mpa_crc_required mpa_crc_strict peer_to_peer; do
 done
 `
 
-// compile builds siw against the unpacked headers.
+// compile builds siw against the unpacked headers: once as shipped, and once with siwParameters.
 func (b *builder) compile(ctx context.Context) error {
 	source := b.path("drivers/infiniband/sw/siw")
 	objects, err := filepath.Glob(filepath.Join(source, "*.c"))
@@ -315,14 +317,14 @@ func (b *builder) assemble(ctx context.Context) error {
 	return os.WriteFile(b.path("initrd.gz"), buf.Bytes(), 0o644)
 }
 
-// A tree is the guest's file system while it is filled.
+// A tree is the guest's file system while it is filled. After an error its methods do nothing.
 type tree struct {
 	a    *archive
 	done map[string]bool
 	err  error
 }
 
-// copy copies a file of the host into the guest as name, unless that was done before.
+// copy copies a file of the host into the guest as name, unless name was copied before.
 func (t *tree) copy(name, file string) {
 	if t.err != nil || t.done[name] {
 		return
@@ -368,7 +370,7 @@ func (t *tree) libraries(ctx context.Context, file string) {
 	}
 }
 
-// verbs copies siw's user-space driver to the directory that the library searches.
+// verbs copies siw's user-space driver to the directory that libibverbs searches.
 func (t *tree) verbs(ctx context.Context) {
 	if t.err != nil {
 		return

@@ -97,7 +97,7 @@ func (o *options) run(ctx context.Context) error {
 	return o.test(ctx, im, acc, dir)
 }
 
-// test runs all conversations in one guest, and then checks the capture.
+// test runs all conversations with one guest at a time, and then checks the captures.
 func (o *options) test(ctx context.Context, im *image, acc accelerator, dir string) error {
 	if o.viaduct == "" {
 		o.viaduct = filepath.Join(dir, "viaduct")

@@ -47,7 +47,8 @@ umount /mnt; cd /tmp/copy; find . -type f | sort | xargs sha256sum`)
 	return nil
 }
 
-// plantTree creates a tree of files of many sizes, and returns the output of sha256sum for it.
+// plantTree creates a tree of files of many sizes, and returns what sha256sum prints for these
+// files.
 func plantTree(root string) (string, error) {
 	for i, n := range []int{0, 1, 511, 4096, 65525, 65526, 1 << 20, 3<<20 + 7} {
 		dir := filepath.Join(root, fmt.Sprintf("d%d", i%3), "sub")

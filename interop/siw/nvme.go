@@ -18,12 +18,12 @@ type disk struct {
 	*runner
 	file   string // file that the target serves as namespace 1; namespace 2 is memory
 	dir    string // directory of files that are added and removed as further namespaces
-	at     string // port
+	at     string // port of the target; "" before the first start
 	target *exec.Cmd
 	guide  guide
 }
 
-// nvme makes the guest's kernel use our target as a disk.
+// nvme runs the checks in which the guest's kernel uses our target as a disk.
 func (r *runner) nvme(ctx context.Context) error {
 	if err := need(storagePrograms...); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (r *runner) nvme(ctx context.Context) error {
 		return err
 	}
 	d := &disk{runner: r, file: filepath.Join(r.dir, "disk"), dir: filepath.Join(r.dir, "disks"), guide: page}
-	size := int64(384 << 20) // xfs wants 300 MiB
+	size := int64(384 << 20) // xfs needs at least 300 MiB
 	if r.soak > 0 {
 		size = soakDisk
 	}
@@ -84,7 +84,7 @@ func sparse(name string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Close())
 }
 
-// start starts the target, at the same port as its predecessor if there was one.
+// start starts the target, at the port of the previous target if there was one.
 func (d *disk) start(ctx context.Context) error {
 	args := strings.Fields(d.guide.command("viaduct nvme serve", "disk.img", d.file, ":4420", "127.0.0.1:"+d.at))
 	d.target = exec.CommandContext(ctx, d.viaduct, append(args[1:], d.dir)...)
@@ -115,7 +115,8 @@ func (d *disk) diagnose(ctx context.Context) {
 	d.logf("%s", out)
 }
 
-// A diskCheck is a script for the guest, and a check after it.
+// A diskCheck is a script that the guest runs, and a function after, which may be nil, that checks
+// the result.
 type diskCheck struct {
 	what   string
 	limit  time.Duration
@@ -128,7 +129,8 @@ const (
 	diskDev = "/dev/nvme0n1"
 	hostID  = "0f01fb42-9f7f-4856-b0b3-51e60b8de349"
 
-	// debian makes what Debian's packages bring, and loads modules that a mount would load.
+	// debian creates the files of Debian's packages that the programs need, and loads modules that
+	// a mount would load.
 	debian = "set -e; mkdir -p /mnt /etc/nvme /dev/shm; ln -s mke2fs /usr/bin/mkfs.ext4\n" +
 		"echo " + hostID + " >/etc/nvme/hostid; echo nqn.2014-08.org.nvmexpress:uuid:" + hostID + " >/etc/nvme/hostnqn\n" +
 		"modprobe nvme-rdma; modprobe ext4; modprobe xfs"
@@ -186,7 +188,7 @@ func (d *disk) checks() []diskCheck {
 // kill kills the target while the guest writes, restarts it, and waits until the guest has verified
 // the written data.
 func (d *disk) kill(ctx context.Context) error {
-	time.Sleep(2 * time.Second) // until the guest is writing
+	time.Sleep(2 * time.Second) // by then the guest is writing
 	if err := d.restart(ctx); err != nil {
 		return err
 	}
@@ -195,13 +197,13 @@ func (d *disk) kill(ctx context.Context) error {
 }
 
 // events adds a disk to the running target, enlarges it, and removes it. The connected guest must
-// notice each change.
+// detect each change.
 func (d *disk) events(ctx context.Context) error {
 	file := filepath.Join(d.dir, "third")
 	for _, step := range []struct {
 		what   string
 		do     func() error
-		script string // succeeds once the guest has noticed
+		script string // succeeds once the guest has detected the change
 	}{
 		{"added", func() error { return sparse(file, 64<<20) }, `[ "$(cat /sys/block/nvme0n3/size 2>/dev/null)" = 131072 ] && [ -b /dev/nvme0n3 ]`},
 		{"resized", func() error { return sparse(file, 96<<20) }, `[ "$(cat /sys/block/nvme0n3/size)" = 196608 ]`},

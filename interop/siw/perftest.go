@@ -23,10 +23,10 @@ var bandwidthTests = []perftest.Test{perftest.WriteBW, perftest.ReadBW, perftest
 // FPDUs; see rmem.
 var sockets = net.ListenConfig{Control: segments}
 
-// rmem limits the guest's receive window to less than 64 KiB, so that it is a multiple of the
-// segment. siw wrongly restarts a CRC for each piece of it that arrives (see docs/iwarp-peers.md),
-// so a CRC must not be split. QEMU's user network splits at the end of a window, and otherwise only
-// where we do.
+// rmem limits the guest's receive window to less than 64 KiB, so that the window is a multiple of
+// the segment size. The reason is that siw wrongly restarts a CRC for each part that arrives (see
+// docs/iwarp-peers.md), so a CRC must not be split. QEMU's user network splits the stream at the
+// end of a window, and otherwise only at the ends of our segments.
 const rmem = "echo 4096 131072 131072 >/proc/sys/net/ipv4/tcp_rmem"
 
 // bandwidthTalks returns the runs of a mode: each tool as client and as server.
@@ -34,7 +34,7 @@ func (r *runner) bandwidthTalks(m mode) (talks []talk) {
 	for _, test := range bandwidthTests {
 		for _, size := range m.bandwidth.sizes {
 			opt := perftest.Options{Test: test, Size: size, Count: max(r.count, m.bandwidth.count), Verify: true}
-			// The exchange adds at least 8 messages each way.
+			// The exchange of perftest adds at least 8 messages each way.
 			t := talk{startUps: 2, fpdus: opt.Count + 16}
 			t.what = fmt.Sprintf("guest's %v, our server, %d x %d bytes", test, opt.Count, size)
 			t.run = func(ctx context.Context) error {
@@ -53,7 +53,7 @@ func (r *runner) bandwidthTalks(m mode) (talks []talk) {
 	return talks
 }
 
-// tool returns the command line of a tool; host is "" for a server. With -F it ignores the
+// tool returns the command line of a tool; host is "" for a server. With -F the tool ignores the
 // processor's frequency.
 func tool(opt perftest.Options, port int, host string) string {
 	return strings.TrimSpace(fmt.Sprintf("%v -R -F -s %d -n %d -p %d %s", opt.Test, opt.Size, opt.Count, port, host))
@@ -129,8 +129,8 @@ func (r *runner) quiet(ctx context.Context) error {
 	return err
 }
 
-// reported checks the line for opt.Size in the table that a tool of the guest prints: it must have
-// the right count and a bandwidth.
+// reported checks the line for opt.Size in the table that a tool of the guest prints: the line must
+// have the right count and a bandwidth.
 func reported(out string, opt perftest.Options) error {
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
@@ -140,7 +140,7 @@ func reported(out string, opt perftest.Options) error {
 		if f[1] != strconv.Itoa(opt.Count) {
 			return fmt.Errorf("the guest's tool reports %s messages of %s bytes, want %d", f[1], f[0], opt.Count)
 		}
-		// On an emulated processor the clock may make it 0.00.
+		// The clock of an emulated processor may yield 0.00.
 		if average, err := strconv.ParseFloat(f[3], 64); err != nil || !(average >= 0) {
 			return fmt.Errorf("the guest's tool reports a bandwidth of %q", f[3])
 		}

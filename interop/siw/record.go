@@ -83,7 +83,7 @@ func (o *options) recordAll(ctx context.Context, im *image, acc accelerator, dir
 		if _, err := server.run(ctx, 40*time.Second, fmt.Sprintf("wait-port %d", p)); err != nil {
 			return fmt.Errorf("%s: %w", rec.file, err)
 		}
-		// After its module was reloaded, the other guest takes a moment to be reachable again.
+		// After the module was reloaded, the server's guest takes a moment to be reachable again.
 		out, err := client.run(ctx, talkLimit, "ping -c 1 -W 2 "+serverAddress+" >/dev/null; "+fmt.Sprintf(rec.client, serverAddress, p))
 		if err != nil {
 			return fmt.Errorf("%s: client: %w", rec.file, err)
@@ -128,12 +128,11 @@ var ours = []struct {
 	{"siw-send-bw-server.pcap", perftest.SendBW, false},
 }
 
-// Size and number of the messages in ours. A message takes more than one FPDU, and there are few
-// messages.
+// Size and number of the messages in ours: several FPDUs for each message, but a short recording.
 const ourSize, ourCount = 2000, 6
 
-// recordOurs runs these recordings in a guest, and writes the packets of each, which it selects by
-// the server's port, to testdata.
+// recordOurs runs the recordings of ours in a guest, and writes the packets of each to testdata. It
+// selects the packets by the server's port.
 func (o *options) recordOurs(ctx context.Context, im *image, acc accelerator, dir, testdata string) error {
 	r := &runner{options: o, image: im, acc: acc, dir: dir, begin: time.Now()}
 	if err := r.boot(ctx); err != nil {
@@ -165,7 +164,7 @@ func (o *options) recordOurs(ctx context.Context, im *image, acc accelerator, di
 	}
 	r.guest.stop()
 	for i, rec := range ours {
-		// Leave out connections that were refused.
+		// Streams without payload are connections that were refused, which are left out.
 		on := fmt.Sprintf("tcp.port == %d", ports[i])
 		out, err := command(ctx, "", "tshark", "-r", r.captures[0], "-Y", on+" && tcp.len > 0", "-T", "fields", "-e", "tcp.stream")
 		if err != nil {

@@ -15,9 +15,10 @@ import (
 //
 // The copy has no retransmissions and no other traffic. A stream that cannot be parsed is an error.
 //
-// If a conversation has the same ports as an earlier one, it gets other addresses in the copy,
-// because tshark would otherwise take it for a part of the earlier one, even after a new SYN. That
-// happens about once in twenty runs, because the host chooses a random port for each connection.
+// A conversation with the same ports as an earlier conversation gets other addresses in the copy.
+// Otherwise tshark would count its packets to the earlier conversation, even after a new SYN. Equal
+// ports occur about once in twenty runs, because the host chooses a random port for each
+// connection.
 func reframe(in, out string) error {
 	f, err := os.Open(in)
 	if err != nil {
@@ -111,7 +112,8 @@ func (r *reframer) run(in io.Reader) error {
 	}
 }
 
-// packet handles an IPv4 packet with TCP. It ignores all others.
+// packet handles a captured packet p with the time stamp. It ignores packets other than TCP over
+// IPv4.
 func (r *reframer) packet(stamp, p []byte) error {
 	if len(p) < ethernetHeader+ipHeader+tcpHeader || p[12] != 8 || p[13] != 0 || p[ethernetHeader+9] != 6 {
 		return nil
@@ -163,7 +165,8 @@ func (r *reframer) packet(stamp, p []byte) error {
 	}
 }
 
-// begin handles a SYN. It may be repeated, or begin another connection between the same ports.
+// begin handles a SYN. The SYN may be a copy, or may begin another connection between the same
+// ports.
 func (r *reframer) begin(k flowKey, first uint32, answer bool) {
 	f, back := r.flows[k], r.flows[k.reverse()]
 	if f != nil && f.first == first {
@@ -199,14 +202,14 @@ func (f *flow) add(seq uint32, body []byte) {
 	}
 }
 
-// strange reports that a stream does not begin like MPA.
+// strange reports whether the pending bytes differ from the beginning of an MPA start-up frame.
 func (f *flow) strange() bool {
 	const prefix = "MPA ID Re"
 	n := min(len(f.pending), len(prefix))
 	return string(f.pending[:n]) != prefix[:n]
 }
 
-// frame returns the length of the first frame in pending, or 0 if it is incomplete.
+// frame returns the length of the first frame in pending, or 0 if that frame is incomplete.
 func (f *flow) frame() (n int, err error) {
 	b := f.pending
 	if !f.begun {

@@ -113,8 +113,8 @@ func TestReframeStreams(t *testing.T) {
 	}
 }
 
-// TestReframePortsAgain checks that each connection between the same ports gets its own addresses
-// in the copy, the same in both directions, even if one of them was refused. A repeated SYN must
+// TestReframePortsAgain checks that each connection between the same ports gets separate addresses
+// in the copy, the same in both directions, even if a connection was refused. A repeated SYN must
 // not begin another connection.
 func TestReframePortsAgain(t *testing.T) {
 	start := testkit.Hex("4d504120494420526571204672616d65 10 02 0004 00000000")

@@ -27,8 +27,8 @@ type mode struct {
 	bandwidth  bandwidth
 }
 
-// Viaduct requests CRCs unless told otherwise, and siw as shipped grants a caller's request. rping
-// accepts buffers of up to 65,535 bytes.
+// modes lists the modes. By default viaduct requests CRCs, and siw as shipped grants a caller's
+// request. rping accepts buffers of up to 65,535 bytes.
 var modes = []mode{
 	{"as shipped", "siw", nil, true, []int{64, 1024, 4096, 16384, 65535}, bandwidth{[]int{64, 4096, 65536}, 100}},
 	{"without CRC", "siw", []string{"--no-crc"}, false, []int{64, 65535}, bandwidth{}},
@@ -41,7 +41,7 @@ type talk struct {
 	what     string
 	run      func(context.Context) error
 	startUps int // connections that the capture must contain
-	fpdus    int // least number of FPDUs that it must contain
+	fpdus    int // number of FPDUs that the capture must contain at least
 }
 
 const (
@@ -64,7 +64,7 @@ type runner struct {
 	loops    int // number of calls of again
 	checks   int
 	failures int
-	// Least counts that the capture must contain for the successful talks.
+	// Counts that the captures must contain at least, for the successful talks.
 	startUps, fpdus, withCRC int
 }
 
@@ -86,11 +86,11 @@ func (r *runner) boot(ctx context.Context) (err error) {
 	}
 	name := fmt.Sprintf("guest%d", len(r.captures)+1)
 	capture := ""
-	if !r.nvmeOnly { // its traffic is too large for a capture
+	if !r.nvmeOnly { // the traffic of disks is too large for a capture
 		capture = filepath.Join(r.dir, name+".pcap")
 	}
 	cpus := r.acc.cpus
-	if r.nvmeOnly { // for two queues
+	if r.nvmeOnly { // so that the guest opens two queues
 		cpus = 2
 	}
 	begin := time.Now()
@@ -115,7 +115,7 @@ func (r *runner) load(ctx context.Context, m mode) error {
 	return nil
 }
 
-// check runs one check and prints its result.
+// check runs f as one check, prints the result, and returns false if f failed.
 func (r *runner) check(what string, f func() error) (ok bool) {
 	begin := time.Now()
 	err := f()
@@ -194,7 +194,8 @@ func (r *runner) all(ctx context.Context) error {
 	return r.conform(ctx)
 }
 
-// ping returns the command line of our rping: viaduct's, or rdma-core's under run --rdma.
+// ping returns the arguments of viaduct for our rping: viaduct's own, or that of rdma-core under
+// run --rdma.
 func (r *runner) ping(m mode, args ...string) []string {
 	if !r.rdma {
 		return append(append([]string{"rping"}, args...), m.args...)
@@ -211,7 +212,7 @@ func (r *runner) listening(ctx context.Context, h *process, port int) error {
 	if !r.rdma {
 		return h.waitFor("listening ", 20*time.Second)
 	}
-	entry := fmt.Sprintf(":%04X 00000000:0000 0A ", port) // rdma-core's rping prints nothing
+	entry := fmt.Sprintf(":%04X 00000000:0000 0A ", port) // rping of rdma-core does not print that it listens
 	for over := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if b, err := os.ReadFile("/proc/net/tcp"); err != nil || strings.Contains(string(b), entry) {
 			return err
@@ -338,9 +339,9 @@ func (r *runner) viaductCalls(ctx context.Context, m mode, size int) error {
 }
 
 // tornDown ignores one harmless failure of the guest's rping. After it has printed that it is
-// disconnected, its main thread closes the event channel while another thread waits there. If that
-// thread sees the closed descriptor first, it ends the process with status 255. Other checks show
-// that our side has ended well, after the right number of pings.
+// disconnected, its main thread closes the event channel while another thread waits there. If the
+// other thread sees the closed descriptor first, it ends the process with status 255. Other checks
+// show that our side has ended well, after the right number of pings.
 func (r *runner) tornDown(err error) error {
 	if err == nil {
 		return nil
@@ -405,7 +406,8 @@ func (h *process) said() string {
 	return h.out.String()
 }
 
-// waitFor waits until the output of the process contains s.
+// waitFor waits until the output of the process contains s, for limit at most. It returns an error
+// if the process ends first.
 func (h *process) waitFor(s string, limit time.Duration) error {
 	over := time.After(limit)
 	for {
@@ -425,7 +427,7 @@ func (h *process) waitFor(s string, limit time.Duration) error {
 	}
 }
 
-// wait waits until the process ends. A status other than 0 is an error.
+// wait waits until the process ends, and kills it after limit. A status other than 0 is an error.
 func (h *process) wait(limit time.Duration) error {
 	select {
 	case <-h.exited:

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segmentSize is the MSS of our sockets. TCP's timestamps take 12 bytes of it.
+// segmentSize is the MSS of our sockets in bytes. TCP's timestamps take 12 of these bytes, so a
+// segment carries 1,448.
 const segmentSize = 1460
 
 // segments sets the MSS of a socket before it connects or listens.

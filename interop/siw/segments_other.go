@@ -4,5 +4,5 @@ package main
 
 import "syscall"
 
-// segments does nothing: the guest is run on Linux only.
+// segments does nothing, because the guest runs on Linux only.
 func segments(_, _ string, _ syscall.RawConn) error { return nil }

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// unpack returns the files of a newc archive, by name. It is a simple second implementation of the
-// format.
+// unpack returns the files of a newc archive, by name. unpack is a simple second implementation of
+// the format.
 func unpack(t *testing.T, b []byte) map[string]string {
 	t.Helper()
 	if len(b)%512 != 0 {

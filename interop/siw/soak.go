@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// soakDisk is the size of the disk that the guest soaks, all of which is written and verified once.
+// soakDisk is the size in bytes of the disk for -soak. The guest writes and verifies all of it
+// once.
 const soakDisk = 1 << 30
 
-// soakLarge is how long the whole disk may take.
+// soakLarge is how long writing and verifying the whole disk may take.
 const soakLarge = 30 * time.Minute
 
-// Rounds write and verify roundBytes at roundRate bytes a second, which leaves most of a machine
-// without KVM to others. The resets fall into the writing and the verifying.
+// A round writes and verifies roundBytes at roundRate bytes a second, so that a machine without KVM
+// can do other work. The first reset occurs while the guest writes, the second while it verifies.
 const (
 	roundBytes   = 24 << 20
 	roundRate    = 512 << 10
 	firstReset   = 20 * time.Second
 	secondReset  = 50 * time.Second
 	roundLimit   = 10 * time.Minute
-	restartEvery = 6 // rounds
+	restartEvery = 6 // number of rounds, of which one restarts the target
 )
 
-// soakChecks are what -soak adds: too long for each commit.
+// soakChecks returns the checks that -soak adds, which take too long for each commit.
 func (d *disk) soakChecks() []diskCheck {
 	if d.soak == 0 {
 		return nil
@@ -35,8 +36,8 @@ func (d *disk) soakChecks() []diskCheck {
 	}
 }
 
-// endure runs rounds until the time is over. One round in restartEvery kills the target instead of
-// the first reset.
+// endure runs rounds until the time is over. In one of restartEvery rounds the target is killed and
+// restarted instead of the first reset.
 func (d *disk) endure(ctx context.Context) error {
 	round, begin := 0, time.Now()
 	for ; time.Since(begin) < d.soak; round++ {
@@ -53,7 +54,8 @@ func (d *disk) endure(ctx context.Context) error {
 	return nil
 }
 
-// round writes with a seed of its own, so that fio would notice a block of an earlier round.
+// round writes and verifies once while first and a reset disturb it. Each round has another seed,
+// so that fio would detect a block of an earlier round.
 func (d *disk) round(ctx context.Context, n int, first func(context.Context) error) error {
 	verified := make(chan error, 1)
 	go func() {

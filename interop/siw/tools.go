@@ -18,7 +18,7 @@ func (s skip) Error() string { return string(s) }
 // systemPath lists directories of programs that may be missing in a user's PATH.
 var systemPath = []string{"/usr/sbin", "/sbin", "/usr/local/sbin"}
 
-// find returns the path of a program.
+// find returns the path of a program, and an error if it is not installed.
 func find(program string) (string, error) {
 	if p, err := exec.LookPath(program); err == nil {
 		return p, nil

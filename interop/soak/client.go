@@ -13,7 +13,7 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// A client keeps connections to the server.
+// A client makes connections to the server, each with a random behaviour.
 type client struct {
 	at         addresses
 	nodes      map[string]mixed.Node
@@ -66,7 +66,7 @@ func (c *client) fail(err error) {
 	}
 }
 
-// takeWrong returns the first thing that went wrong since the last call.
+// takeWrong returns the first error since the last call, or nil.
 func (c *client) takeWrong() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *client) round(ctx context.Context, conns int, length time.Duration, see
 	for i := range conns {
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(i)))
-			// Spread the set-ups over the first second.
+			// The first pause spreads the set-ups over a second.
 			for pause(ctx, r.IntN(1000)); time.Now().Before(end) && ctx.Err() == nil; pause(ctx, 50+r.IntN(200)) {
 				transport := c.transports[r.IntN(len(c.transports))]
 				c.one(ctx, r, transport)
@@ -99,7 +99,8 @@ func pause(ctx context.Context, ms int) {
 	}
 }
 
-// one makes a connection of a transport with a random behaviour.
+// one makes a connection of a transport with a random behaviour, and returns when the connection
+// has ended.
 func (c *client) one(ctx context.Context, r *rand.Rand, transport string) {
 	i := draw(r)
 	b := behaviours[i]

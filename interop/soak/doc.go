@@ -1,5 +1,5 @@
-// Soak runs connections of all transports for a long time: they open, close, transfer, idle and are
-// killed. It checks that memory, descriptors, goroutines and registrations do not grow.
+// Soak runs connections of all transports for a long time: connections open, close, transfer, idle
+// and are killed. Soak checks that memory, descriptors, goroutines and registrations do not grow.
 //
 //	go run ./interop/soak                     # two minutes, as the checks run it
 //	go run ./interop/soak -for 1h -round 1m   # at full length
@@ -9,7 +9,7 @@
 // it; further client processes are killed by SIGKILL at random times, and replaced. All connections
 // use loopback. Transferred bytes are verified by package mixed.
 //
-// Time is cut into rounds. At the end of each round all connections end, and both processes report
-// the resources that they still hold. Compared with the first rounds, memory may grow by less than
-// a limit, and all other counts must be equal.
+// Time is divided into rounds. At the end of each round all connections end, and both processes
+// report the resources that they still hold. Compared with the first rounds, memory may grow by
+// less than a limit, and all other counts must be equal.
 package main

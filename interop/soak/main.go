@@ -53,8 +53,8 @@ func main() {
 	}
 }
 
-// run executes all rounds: first a part in a program built with the race detector, then the rest in
-// this one.
+// run executes all rounds: the first ones in a program that is built with the race detector, the
+// others in this process.
 func (o *options) run(ctx context.Context) error {
 	if o.race > 0 && !o.quick {
 		if err := o.watched(ctx); err != nil {
@@ -67,8 +67,8 @@ func (o *options) run(ctx context.Context) error {
 	return o.soak(ctx)
 }
 
-// watched runs this program, built with the race detector, for a part of the
-// time. The detector ends a program that has a race with status 66.
+// watched runs this program, built with the race detector, for the time of -race. The detector ends
+// a program that has a race with status 66.
 func (o *options) watched(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "viaduct-soak.")
 	if err != nil {

@@ -12,11 +12,11 @@ type behaviour struct {
 	name   string
 	weight int
 	plan   mixed.Plan
-	killed bool // at a random moment, by this client
+	killed bool // the client kills the connection at a random moment
 }
 
-// Few connections move many bytes and many move few, so that 200 connections do not overload a
-// machine with two processors.
+// behaviours has the behaviours by weight. Few connections move many bytes, so that 200 connections
+// do not overload a machine with two processors.
 var behaviours = []behaviour{
 	{"comes and goes", 30, mixed.Plan{Seed: 1, For: 20 * time.Millisecond, Rate: 200_000, MaxBytes: 4000, Window: 2}, false},
 	{"transfers", 25, mixed.Plan{Seed: 2, For: 3 * time.Second, Rate: 30_000, MaxBytes: 16_000, Window: 4}, false},

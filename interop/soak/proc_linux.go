@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// descriptors counts the open descriptors of this process.
+// descriptors returns the number of open descriptors of this process, or -1 if it is not known.
 func descriptors() int {
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return -1
 	}
-	return len(all) - 1 // the directory itself
+	return len(all) - 1 // without the descriptor of the directory itself
 }
 
-// resident returns the resident memory of this process in bytes.
+// resident returns the resident memory of this process in bytes, or 0 if it is not known.
 func resident() (n int64) {
 	b, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(b)) {

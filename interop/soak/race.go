@@ -2,6 +2,6 @@
 
 package main
 
-// raceDetector is true: resident memory is mostly that of the race detector, which grows with all
-// memory and locks ever used and is never released.
+// raceDetector is true: this program was built with the race detector. Most of its resident memory
+// belongs to the detector, which never releases it.
 const raceDetector = true

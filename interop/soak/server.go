@@ -26,20 +26,20 @@ type holding struct {
 	Heap, RSS                        int64 // bytes
 }
 
-// counts of connections since the start.
+// counts has totals of all connections since the start of the process.
 type counts struct {
-	Orderly, Early uint64 // how they ended
-	Shared         uint64 // of these, the ones through shared memory
-	Bytes          uint64 // verified here
-	Requests       uint64 // posted and completed
-	Wrong          string // the first broken promise
+	Orderly, Early uint64 // connections that ended in order, or early
+	Shared         uint64 // connections of both kinds that used shared memory
+	Bytes          uint64 // payload bytes verified in this process
+	Requests       uint64 // requests that completed
+	Wrong          string // the first broken promise, or ""
 }
 
 // A report is an answer of the server.
 type report struct {
 	Holding holding
 	Counts  counts
-	Open    []string // connections that did not end
+	Open    []string // connections that did not end in time
 }
 
 // total adds up the tallies of connections.
@@ -73,8 +73,8 @@ func (t *total) counts() counts {
 	return c
 }
 
-// hold measures this process. It waits until the remains of connections have disappeared, and
-// returns the least of several measurements.
+// hold measures this process several times until limit is over, because resources of ended
+// connections may disappear late. It returns the least measurement.
 func hold(regions func() int, limit time.Duration) holding {
 	best := holding{Goroutines: 1 << 30}
 	for end := time.Now().Add(limit); ; time.Sleep(200 * time.Millisecond) {
@@ -113,8 +113,8 @@ func serve(ctx context.Context) error {
 			nodes = append(nodes, n)
 			a, wait, err := n.Listen(ctx, "127.0.0.1:0", b.plan, func(c mixed.Conn) {
 				defer open.add(transport + ", one that " + b.name)()
-				// Usually the client ends the connection. This limit only detects a connection that
-				// hangs.
+				// Usually the client ends the connection. This time limit only detects a connection
+				// that hangs.
 				run, cancel := context.WithTimeoutCause(ctx, b.plan.For+b.plan.Idle+2*patience, errHang)
 				defer cancel()
 				t, err := c.Run(run)
@@ -148,7 +148,7 @@ func serve(ctx context.Context) error {
 	for lines.Scan() {
 		begin, left := time.Now(), open.list()
 		if known := slices.Sorted(slices.Values(left)); len(left) > 0 && slices.Equal(known, stuck) {
-			begin = begin.Add(-patience) // they had their patience already
+			begin = begin.Add(-patience) // these connections have already had their time
 		}
 		for late := left; len(left) > 0 && time.Since(begin) < patience; left = open.list() {
 			if late != nil && time.Since(begin) > settle {
@@ -178,7 +178,7 @@ func serve(ctx context.Context) error {
 var errHang = errors.New("the connection did not come to an end")
 
 // patience is how long a connection may take to end after its peer was killed. The kernel reports
-// most at once; FC-VI's timers take longest.
+// the end of most connections at once; FC-VI's timers take longest.
 const patience = 100 * time.Second
 
 // openings holds the open connections.
@@ -210,6 +210,6 @@ func (o *openings) list() []string {
 	return slices.Collect(maps.Values(o.all))
 }
 
-// settle bounds the time until everything that belonged to a closed connection is gone. SDP and
-// iWARP wait up to 5 s for the peer's close.
+// settle is the longest time until all resources of a closed connection are released. SDP and iWARP
+// wait up to 5 s for the peer's close.
 const settle = 6 * time.Second

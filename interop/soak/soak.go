@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A child is a process that this one has started: the server, or a victim.
+// A child is a process that this process has started: the server, or a victim.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -47,7 +47,7 @@ func (c *child) read(v any) error {
 	return json.Unmarshal(line, v)
 }
 
-// soak runs rounds until the time is over.
+// soak runs rounds for o.length, and then ends the server.
 func (o *options) soak(ctx context.Context) error {
 	server, err := startChild(ctx, "-role", "server")
 	if err != nil {
@@ -131,7 +131,8 @@ func (o *options) soak(ctx context.Context) error {
 // their size.
 const warm = 1
 
-// keepVictims starts processes that make connections, and kills them.
+// keepVictims keeps o.victims processes running that make connections, and kills and replaces them,
+// until stop is closed. It counts the kills in kills.
 func (o *options) keepVictims(ctx context.Context, at addresses, stop <-chan struct{}, kills *int) error {
 	if o.victims == 0 {
 		<-stop
@@ -170,7 +171,8 @@ func (o *options) keepVictims(ctx context.Context, at addresses, stop <-chan str
 // mu guards the count of kills.
 var mu = make(chan struct{}, 1)
 
-// victim starts a process, and kills it after some time.
+// victim starts a process that makes connections, and kills it after a random time or when stop is
+// closed.
 func (o *options) victim(ctx context.Context, at addresses, stop <-chan struct{}) error {
 	v, err := startChild(ctx, "-role", "victim", "-conns", "20", "-only", o.only)
 	if err != nil {
@@ -195,12 +197,12 @@ func (o *options) victim(ctx context.Context, at addresses, stop <-chan struct{}
 	return nil
 }
 
-// memoryMargin is how much memory may differ between two quiet moments, because of pools, and of
-// memory that the collector and the system have not taken back yet.
+// memoryMargin is how much memory in bytes may differ between two moments without connections,
+// because of pools, and of memory that the collector and the system have not reclaimed yet.
 const memoryMargin = 24 << 20
 
-// grown compares the resources of two quiet moments, and returns an error if there are more in the
-// later one.
+// grown compares the resources of two moments without connections, and returns an error if the
+// later ones are more.
 func grown(side string, was, is holding) error {
 	if is.Goroutines > was.Goroutines || is.Descriptors > was.Descriptors || is.Regions > was.Regions ||
 		is.Heap > was.Heap+memoryMargin || !raceDetector && is.RSS > was.RSS+2*memoryMargin {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
-	if err := cmd.Start(); err != nil { // no user namespaces: TestNetwork reports that
+	if err := cmd.Start(); err != nil { // without user namespaces TestNetwork skips and says why
 		os.Exit(m.Run())
 	}
 	if cmd.Wait() != nil {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 var addrs = []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("10.77.0.2")}
 
-// network makes a network of two ports, or skips the test.
+// network makes a network of two ports, or skips the test if namespaces are not allowed.
 func network(t *testing.T, mtu int) (n *Network, a, b *Port) {
 	t.Helper()
 	n = New()
@@ -79,7 +79,7 @@ func connect(t *testing.T, a, b *Port) (from, to net.Conn) {
 	return from, to
 }
 
-// move sends n random bytes and reports whether they arrived.
+// move sends n random bytes, and fails the test unless the same bytes arrive.
 func move(t *testing.T, from, to net.Conn, n int) {
 	t.Helper()
 	b := make([]byte, n)
@@ -108,7 +108,7 @@ func TestNetwork(t *testing.T) {
 		{"large packets", 9000, Fault{}, func(c Counters) bool { return c.Bytes/c.Packets > 1500 }},
 		{"all at once", 1500, Fault{Delay: 5 * time.Millisecond, Jitter: 2 * time.Millisecond, Loss: 0.01, Duplicate: 0.01, Corrupt: 0.01, Reorder: 0.05},
 			func(c Counters) bool { return c.Lost > 0 && c.Doubled > 0 && c.Corrupted > 0 && c.Overtaken > 0 }},
-		{"slow", 1500, Fault{Rate: 20_000_000}, func(c Counters) bool { return c.Packets > 0 }}, // and slow, see below
+		{"slow", 1500, Fault{Rate: 20_000_000}, func(c Counters) bool { return c.Packets > 0 }}, // the test also checks the duration
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, a, b := network(t, c.mtu)
@@ -129,7 +129,7 @@ func TestNetwork(t *testing.T) {
 }
 
 // TestStates: a connection survives an interruption, a device that goes down, and an address that
-// is removed and restored. It does not survive a tracker that forgets it.
+// is removed and restored. The connection does not survive a tracker that forgets it.
 func TestStates(t *testing.T) {
 	n, a, b := network(t, 1500)
 	n.Track()

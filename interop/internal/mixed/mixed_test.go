@@ -83,7 +83,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// A cut resets the TCP connection after a number of bytes.
+// A cut is a connection that resets itself after a number of bytes.
 type cut struct {
 	net.Conn
 	left int
@@ -118,7 +118,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A flip inverts one bit of the read bytes, after a number of bytes.
+// A flip is a connection that inverts one bit of the bytes it reads, after a number of bytes.
 type flip struct {
 	net.Conn
 	left int

@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestBadPeers runs peers that leave the exchange at each of its steps. Either role must end soon,
-// with an error.
+// TestBadPeers runs peers that leave the exchange at each of its steps. Each of our roles must then
+// end soon, with an error.
 func TestBadPeers(t *testing.T) {
 	exchange := []string{capturedVersion, capturedCycle, capturedLine, capturedMTU, capturedKeys}
 	bad := []struct{ messages, want string }{

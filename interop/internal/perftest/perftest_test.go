@@ -29,7 +29,7 @@ type outcome struct {
 	err error
 }
 
-// serve starts our server. The listener is closed with the test.
+// serve starts our server. The listener is closed when the test ends.
 func serve(ctx context.Context, t *testing.T, base *iwarp.Config, opt Options) (*iwarp.Listener, <-chan outcome) {
 	t.Helper()
 	l, err := iwarp.Listen("127.0.0.1:0", Config(base, opt))
@@ -98,7 +98,7 @@ func TestStarts(t *testing.T) {
 	}
 }
 
-// TestDisagreement gives the two ends different options.
+// TestDisagreement gives the two ends different options, and checks the error of each end.
 func TestDisagreement(t *testing.T) {
 	for _, v := range []struct {
 		name           string
@@ -176,7 +176,7 @@ func TestSecondStream(t *testing.T) {
 		switch calls++; calls {
 		case 2:
 			return nil, syscall.ECONNREFUSED
-		case 3: // as on a forwarded port
+		case 3: // like a forwarded port without a listener
 			a, b := net.Pipe()
 			b.Close()
 			return a, nil

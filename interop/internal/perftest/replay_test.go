@@ -83,8 +83,8 @@ func place(t *testing.T, b []byte) iwarp.RemoteAddr {
 	return iwarp.RemoteAddr{STag: k.rkey, TO: k.vaddr}
 }
 
-// Numbers of messages on the control stream: before the second connection, and between it and the
-// data.
+// Numbers of messages on the control stream: before the second connection, and between the second
+// connection and the data.
 const beforeData = 5
 
 func afterConnect(test Test) int {
@@ -119,7 +119,7 @@ func replayClient(t *testing.T, cs []testkit.Conversation, opt Options) {
 			}
 		case SendBW:
 			data.Play(rdmap.Send)
-			if n := i + 1; n%2 == 0 { // a third of 6 receives
+			if n := i + 1; n%2 == 0 { // the server writes its count after every third of its 6 receives
 				op, at, body := data.Message()
 				if op != rdmap.Write || at != theirs || !bytes.Equal(body, binary.LittleEndian.AppendUint32(nil, uint32(n))) {
 					t.Errorf("after %d messages %v of %x to %+v, want it at %+v", n, op, body, at, theirs)
@@ -144,7 +144,7 @@ func replayClient(t *testing.T, cs []testkit.Conversation, opt Options) {
 	}
 }
 
-// recordedKeys returns the memory that a recorded side announced.
+// recordedKeys returns the memory that a recorded side announces in its keys.
 func recordedKeys(t *testing.T, side []byte, opt Options) iwarp.RemoteAddr {
 	f, _, err := mpa.ParseFrame(side)
 	if err != nil {

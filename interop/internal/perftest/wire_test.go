@@ -91,7 +91,7 @@ func TestKeys(t *testing.T) {
 	if err != nil || k != want {
 		t.Errorf("%+v, %v", k, err)
 	}
-	clear(b[20:24]) // the hole
+	clear(b[20:24]) // the hole is not compared
 	testkit.EqualBytes(t, k.append(nil), b)
 	k = keys{1, 2, 3, 4, 5, 6, [16]byte{7}, 8, 9}
 	if got, err := parseKeys(k.append(nil)); err != nil || got != k {
@@ -184,7 +184,7 @@ func TestFill(t *testing.T) {
 		t.Errorf("the change at 5000 was seen at %d", k)
 	}
 	b[5000] -= 2
-	copy(b[6000:], b[6001:7000]) // a byte lost
+	copy(b[6000:], b[6001:7000]) // one byte is lost
 	if k := checkRandom(b); k < 6000 || k > 6040 {
 		t.Errorf("the loss at 6000 was seen at %d", k)
 	}
