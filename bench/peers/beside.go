@@ -1,8 +1,8 @@
 package main
 
 // besides returns the contests that measure only our own sides. Each side is compared with the same
-// measurement by another build of this program, to show what a change has gained or lost. The goal
-// is not to be slower; the floor is to be at most 5 % slower.
+// measurement by another build, program, to show what a change has gained or lost. The goal is to
+// be no slower than the other build; the floor is to be at most 5 % slower.
 func besides(cs []contest, program string) []contest {
 	var out []contest
 	for _, c := range cs {
@@ -27,7 +27,7 @@ func besides(cs []contest, program string) []contest {
 	return out
 }
 
-// quantity returns the main quantity of a measurement, which the comparison uses.
+// quantity returns the quantity by which besides compares a measurement.
 func (m *measure) quantity() quantity {
 	switch m.Op {
 	case opPing:

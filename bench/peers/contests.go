@@ -6,7 +6,7 @@ import "fmt"
 type side struct {
 	name string
 	run  func() (result, error)
-	why  string   // the reason if this side cannot take part, otherwise ""
+	why  string   // why this side cannot be measured; "" if it can
 	m    *measure // what run measures; nil if the side is a peer's program
 }
 
@@ -16,10 +16,10 @@ type quantity uint8
 const (
 	bandwidth quantity = iota // bytes per second
 	rate                      // messages per second
-	latency                   // microseconds one way
-	memory                    // bytes per connection, the larger of both sides
+	latency                   // microseconds one way, median
+	memory                    // bytes per connection, of the process that uses more
 	slow                      // round trip in microseconds, 99th percentile
-	allocs                    // heap objects per message, both sides
+	allocs                    // heap objects per message, of both processes
 )
 
 func (q quantity) of(r result) float64 {
@@ -57,13 +57,13 @@ func (q quantity) format(v float64) string {
 	return fmt.Sprintf("%.4f", v)
 }
 
-// A row is one target: a comparison of ours with theirs.
+// A row is one target: it compares a figure of the side ours with that of the side theirs.
 type row struct {
 	metric string
-	ours   string // names of sides
-	theirs string // if it is "", the figure itself is judged
+	ours   string // names of sides of the contest
+	theirs string // name of a side; if "", the figure of ours itself is judged
 	what   quantity
-	goal   float64 // the ratio ours/theirs or the figure to reach; 0 if the row is only shown
+	goal   float64 // the ratio ours/theirs, or the figure of ours, to reach; 0 if the row is shown and not judged
 	floor  float64
 	least  bool // a smaller figure is better
 }
@@ -80,7 +80,7 @@ var rdma = []string{"vitcp", "iwarp"}
 
 const kib, mib = 1 << 10, 1 << 20
 
-// A programme gathers contests.
+// A programme collects the contests of a comparison.
 type programme struct {
 	*toolbox
 	base measure
@@ -106,7 +106,8 @@ func (p *programme) add(title string, sides []side, rows ...row) {
 	p.all = append(p.all, contest{title, sides, rows})
 }
 
-// ours returns a side that is measured with our own packages. set fills in the measure.
+// ours returns a side that is measured with our own packages. set changes the measure, which is a
+// copy of p.base.
 func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	m := p.base
 	m.Transport = transport
@@ -114,7 +115,7 @@ func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	return side{name: name, run: func() (result, error) { return driveApart("", m) }, m: &m}
 }
 
-// each returns one of our sides for each transport of rdma. set fills in each measure.
+// each returns one of our sides for each transport of rdma. set changes each measure.
 func (p *programme) each(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
 		s = append(s, p.ours(name, name, set))
@@ -123,7 +124,7 @@ func (p *programme) each(set func(m *measure)) (s []side) {
 }
 
 // judge returns one row for each transport of rdma. A row compares the quantity q of our side with
-// that of theirs.
+// q of the side theirs.
 func judge(metric, theirs string, q quantity, goal, floor float64) (r []row) {
 	for _, name := range rdma {
 		r = append(r, row{metric: metric, ours: name, theirs: theirs, what: q, goal: goal, floor: floor, least: q == latency})
@@ -139,8 +140,8 @@ func (t *toolbox) ucxSide(test string, size int) side {
 	return side{name: "UCX " + test, run: func() (result, error) { return t.ucx("tcp", test, size) }, why: t.missing["ucx_perftest"]}
 }
 
-// fiSides returns libfabric's two providers. The targets name "tcp". The newer "net", which later
-// releases call tcp, is shown and not judged.
+// fiSides returns libfabric's two providers. The targets are for "tcp". The newer provider "net",
+// which later releases call tcp, is shown and not judged.
 func (t *toolbox) fiSides(op string, size int) []side {
 	return []side{
 		{name: "libfabric tcp " + op, run: func() (result, error) { return t.libfabric("tcp", op, size) }, why: t.missing["libfabric"]},

@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// cpuSeconds returns the processor time of this process.
+// cpuSeconds returns the processor time of this process in seconds, 0 if it is not known.
 func cpuSeconds() float64 {
 	var ru syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {

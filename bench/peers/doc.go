@@ -1,7 +1,7 @@
 // Command peers compares this project with its alternatives: UCX, libfabric, and plain TCP written
-// in C and in Go. Everything runs on one machine over loopback, two processes each, interleaved,
-// with the same congestion control and the same footprint of buffers; the medians are compared with
-// targets. docs/performance.md explains the figures.
+// in C and in Go. All programs run on one machine over loopback, in two processes each, with the
+// same congestion control and the same footprint of buffers. They take turns in rounds, and their
+// medians are compared with targets. docs/performance.md explains the figures.
 //
 //	bench/peers.sh                  the whole comparison, under five minutes
 //	bench/peers.sh --only Latency   contests whose title matches
@@ -10,8 +10,8 @@
 //	bench/peers.sh --record . --render   makes tables and pictures from internal/figures/results.json
 //	bench/peers.sh --beside REV     our own sides compared with those of a git revision, in turns
 //
-// Missing peers are installed from Debian's packages when it is run by root; without them their
-// rows report it.
+// If the command runs as root, it installs missing peers from Debian's packages. The row of a peer
+// that is still missing says so.
 //
 //	peers drive --transport vitcp --op write --size 65536 --depth 16 --bell 4
 //

@@ -21,7 +21,7 @@ import (
 )
 
 // A measure describes one measurement of this project's packages in two processes. This process is
-// the initiator, and a copy of it is the peer.
+// the initiator, and a new process of the same program is the peer.
 type measure struct {
 	Transport  string        `json:"transport"` // see endpoints
 	Op         string        `json:"op"`        // see ops
@@ -33,19 +33,19 @@ type measure struct {
 	Time       time.Duration `json:"time"`
 	Congestion string        `json:"congestion"`
 	CRC        bool          `json:"crc"`
-	FPDU       int           `json:"fpdu"`  // bytes of the longest FPDU, 0 for the largest possible
+	FPDU       int           `json:"fpdu"`  // bytes of the longest FPDU; 0 means the largest possible
 	Level      string        `json:"level"` // reliability level of a VI: delivery or reception
 	Wait       bool          `json:"wait"`  // wait for completions instead of polling
 
-	OneCPU bool `json:"one_cpu"` // both processes on one processor
+	OneCPU bool `json:"one_cpu"` // run both processes on one processor
 	Rings  bool `json:"rings"`   // use shared memory, and fail if it is not available
 	Alloc  bool `json:"alloc"`   // send from memory that samehost.Alloc returned
 
 	profile string
 
 	// Both sides measure the memory of idle connections, and neither may close them before the
-	// other has measured. The initiator waits in peerReported; the peer reports and then waits in
-	// hold.
+	// other has measured. The initiator waits for the peer's figures in peerReported; in hold the
+	// peer sends its figures and waits for the end of the initiator.
 	peerReported, hold func()
 }
 
@@ -54,7 +54,7 @@ const (
 	opWrite  = "write"  // RDMA Writes, rate
 	opRead   = "read"   // RDMA Reads, rate
 	opSend   = "send"   // Sends, rate
-	opStream = "stream" // bytes of a net.Conn, rate
+	opStream = "stream" // bytes over a net.Conn, rate
 	opPing   = "ping"   // Send and Send back, one-way latency
 	opIdle   = "idle"   // memory of idle connections
 	opSetup  = "setup"  // connections made and closed per second
@@ -69,7 +69,7 @@ type result struct {
 	LatencyUS float64 `json:"latency_us,omitempty"` // one way, median
 	SlowUS    float64 `json:"slow_us,omitempty"`    // round trip, 99th percentile
 
-	QuantilesUS []float64 `json:"quantiles_us,omitempty"` // one way, at quantiles
+	QuantilesUS []float64 `json:"quantiles_us,omitempty"` // one way, at the quantiles of the variable quantiles
 
 	TxCPU    float64 `json:"tx_cpu,omitempty"` // seconds
 	RxCPU    float64 `json:"rx_cpu,omitempty"`
@@ -104,7 +104,8 @@ func (m measure) outlast(wg *sync.WaitGroup, mark func()) {
 	m.hold()
 }
 
-// idle measures the memory of the initiator's idle connections.
+// idle measures the memory of the initiator's idle connections. before was measured before they
+// were made.
 func (m measure) idle(before usage) result {
 	time.Sleep(settled)
 	u := now().sub(before)
@@ -121,8 +122,8 @@ var endpoints = map[string]endpoint{
 	"unix":  streamEndpoint{dialUnix, listenUnix},
 }
 
-// driveMain runs one measurement from a command line. People use it for tuning, and the harness
-// runs every measurement by it in new processes.
+// driveMain runs one measurement with the parameters in args. It is the command drive, for tuning
+// by hand. driveApart starts it for every measurement.
 func driveMain(args []string) error {
 	var m measure
 	var peer bool
@@ -179,7 +180,7 @@ func (m *measure) fill() {
 	m.Footprint -= m.Footprint % m.Size
 }
 
-// sameHost returns the policy of a measurement.
+// sameHost returns the shared-memory policy of a measurement.
 func (m *measure) sameHost() samehost.Policy {
 	if m.Rings {
 		return samehost.Require
@@ -187,7 +188,7 @@ func (m *measure) sameHost() samehost.Policy {
 	return samehost.Off
 }
 
-// slots returns how many messages fit into the footprint.
+// slots returns the number of messages that fit into the footprint.
 func (m *measure) slots() int { return m.Footprint / m.Size }
 
 func (m *measure) args() []string {
@@ -198,7 +199,7 @@ func (m *measure) args() []string {
 		fmt.Sprintf("-crc=%t", m.CRC), "-fpdu", fmt.Sprint(m.FPDU), "-level", m.Level,
 		fmt.Sprintf("-wait=%t", m.Wait), "-profile", m.profile,
 	}
-	// Pass the flag only if it is set, because older builds do not have it.
+	// These flags are passed only if they are set, because older builds do not have them.
 	if m.Rings {
 		args = append(args, "-rings")
 	}
@@ -208,7 +209,7 @@ func (m *measure) args() []string {
 	return args
 }
 
-// drive starts the peer and measures.
+// drive starts the peer's process, measures, and adds the peer's figures to the result.
 func drive(m measure) (result, error) {
 	m.fill()
 	self, err := os.Executable()
@@ -229,7 +230,7 @@ func drive(m measure) (result, error) {
 		return result{}, err
 	}
 	defer func() {
-		in.Close() // an idle peer ends here
+		in.Close() // an idle peer waits for the end of its input
 		done := make(chan struct{})
 		go func() { cmd.Wait(); close(done) }()
 		select {
@@ -271,7 +272,7 @@ func drive(m measure) (result, error) {
 }
 
 // driveApart runs drive in a new process, and on one processor if the measurement requires it.
-// program is the path of another build of this program, or "" for this build.
+// program is the path of another build of this program; "" means this build.
 func driveApart(program string, m measure) (result, error) {
 	m.fill()
 	if program == "" {
@@ -289,11 +290,11 @@ func driveApart(program string, m measure) (result, error) {
 	return jsonOf(output(cmd))
 }
 
-// drivePeer runs the peer's process.
+// drivePeer is the main function of the peer's process.
 func drivePeer(e endpoint, m measure) error {
 	over := make(chan struct{})
 	go func() {
-		// The initiator has ended.
+		// The end of the input means that the initiator has ended.
 		io.Copy(io.Discard, os.Stdin)
 		close(over)
 		time.Sleep(3 * time.Second)
@@ -310,7 +311,8 @@ func drivePeer(e endpoint, m measure) error {
 	}
 	err := e.serve(m, func(v any) error { return enc.Encode(v) }, func() {
 		if m.Op == opIdle {
-			// The second mark is made when all connections are open.
+			// The first mark is set before the first connection, the second when all connections
+			// are open.
 			if u := now().sub(start); !ended && start.marked {
 				end, ended = u, true
 			}
@@ -328,7 +330,7 @@ func drivePeer(e endpoint, m measure) error {
 		return err
 	}
 	if m.Op == opIdle {
-		return nil // hold has reported
+		return nil // hold has already sent the figures
 	}
 	return enc.Encode(end)
 }
@@ -356,11 +358,11 @@ func (u usage) sub(v usage) usage {
 	return usage{CPU: u.CPU - v.CPU, Allocs: u.Allocs - v.Allocs, Memory: u.Memory - v.Memory}
 }
 
-// memoryInUse returns the memory that the runtime needs after a collection: heap, stacks and its
-// own data.
+// memoryInUse returns the bytes of memory that the runtime has after a collection: heap, stacks and
+// its own data.
 func memoryInUse() float64 {
 	for range 3 {
-		debug.FreeOSMemory() // the second round empties the pools
+		debug.FreeOSMemory() // pools are empty after the second collection
 	}
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
@@ -381,7 +383,7 @@ func profile(prefix, suffix string) (stop func()) {
 	return func() { pprof.StopCPUProfile(); f.Close() }
 }
 
-// buffer returns n bytes that begin at a page boundary. All bytes were written to, so that their
+// buffer returns n bytes that begin at a page boundary. All of them were written, so that their
 // pages are present.
 func buffer(n int) []byte { return fillBuffer(plainBuffer(n)) }
 
@@ -420,7 +422,7 @@ type stopwatch struct {
 	used  usage
 }
 
-// watch starts a stopwatch that reads the clock once per the given number of messages.
+// watch starts a stopwatch that reads the clock once in the given number of messages.
 func watch(limit time.Duration, messages int) *stopwatch {
 	w := &stopwatch{limit: limit, of: max(messages, 1), used: now()}
 	w.start = time.Now()
@@ -435,17 +437,18 @@ func (w *stopwatch) up(n int) bool {
 	return w.over
 }
 
-// setupGrace is how long the peer of setups continues after the time limit.
+// setupGrace is how long the peer of opSetup continues after the time limit.
 const setupGrace = time.Second
 
-// setups makes connections one after the other, and measures their rate.
+// setups calls one, which makes and closes a connection, until limit has passed, and returns the
+// rate.
 func setups(limit time.Duration, one func() error) (result, error) {
 	n := 0
 	w := watch(limit, 1)
 	for ; !w.up(1); n++ {
 		err := one()
 		if err != nil && time.Since(w.start) > limit+setupGrace {
-			break // the machine was stopped meanwhile, and the peer has ended
+			break // the machine stood still for a while, and the peer has ended
 		}
 		if err != nil {
 			return result{}, fmt.Errorf("connection %d: %w", n, err)
@@ -454,10 +457,11 @@ func setups(limit time.Duration, one func() error) (result, error) {
 	return w.result(n, 0), nil
 }
 
-// every returns after how many messages of size bytes to read the clock.
+// every returns the number of messages of size bytes between two readings of the clock: those of
+// 256 KiB.
 func every(size int) int { return max(1, 256<<10/size) }
 
-// result returns the result of the messages since the start.
+// result returns the result for the given number of messages of size bytes since the start.
 func (w *stopwatch) result(messages, size int) result {
 	s := time.Since(w.start).Seconds()
 	u := now().sub(w.used)
@@ -467,7 +471,8 @@ func (w *stopwatch) result(messages, size int) result {
 	}
 }
 
-// roundTrips measures each ping and returns a result with the median.
+// roundTrips calls ping until limit has passed, and returns the median and the quantiles of the
+// one-way latency, which is half the duration of a ping.
 func roundTrips(limit time.Duration, ping func() error) (result, error) {
 	for range 100 { // warm up
 		if err := ping(); err != nil {
@@ -480,7 +485,7 @@ func roundTrips(limit time.Duration, ping func() error) (result, error) {
 		if err := ping(); err != nil {
 			return result{}, err
 		}
-		t := time.Since(w.start) // reads one clock, as the other programs do; time.Now reads two
+		t := time.Since(w.start) // reads one clock, as the compared programs do; time.Now reads two
 		rtt = append(rtt, t-last)
 		last = t
 	}

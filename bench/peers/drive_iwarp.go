@@ -21,11 +21,11 @@ type iwarpHello struct {
 
 const (
 	// iwarpRecvs is how many receives each side keeps posted. iWARP has no flow control for Sends,
-	// so the receiver sends an answer after every half of them.
+	// so the receiver answers after every iwarpRecvs/2 Sends.
 	iwarpRecvs = 256
 
-	// lastLen is the length of the message that ends a stream, and of answers.
-	// No stream has messages of that length.
+	// lastLen is the length in bytes of the message that ends a stream, and of answers. No other
+	// message of a stream has that length.
 	lastLen = 1
 )
 
@@ -141,8 +141,8 @@ func iwarpAnswers(mr *iwarp.MemoryRegion, m measure) func(i int) iwarp.SGE {
 	return func(int) iwarp.SGE { return iwarp.Buf(answer) }
 }
 
-// iwarpServeConn answers the last message of a stream, every message of a ping-pong, and a stream
-// of Sends after every half of the posted receives.
+// iwarpServeConn serves a connection until the initiator ends it. It answers the last message of a
+// stream, every message of a ping-pong, and every iwarpRecvs/2-th message of a stream of Sends.
 func iwarpServeConn(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) {
 	cq := q.RecvCQ()
 	reply := iwarp.SendWR{SG: []iwarp.SGE{mr.SGE(0, m.Size)}}
@@ -188,7 +188,7 @@ func iwarpTake(cq *iwarp.CompletionQueue, wait bool) (c iwarp.Completion, err er
 type iwarpConn struct {
 	q    *iwarp.QueuePair
 	mr   *iwarp.MemoryRegion
-	slot func(int) iwarp.SGE // of receives
+	slot func(int) iwarp.SGE // returns the buffer of a receive
 	m    *measure
 	wrs  []iwarp.SendWR
 	next int
@@ -259,7 +259,7 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 }
 
 func (c *iwarpConn) prepare(h iwarpHello) {
-	op := map[string]iwarp.Op{opWrite: iwarp.OpWrite, opRead: iwarp.OpRead}[c.m.Op] // else OpSend
+	op := map[string]iwarp.Op{opWrite: iwarp.OpWrite, opRead: iwarp.OpRead}[c.m.Op] // OpSend for other operations
 	c.wrs = make([]iwarp.SendWR, c.m.Depth)
 	c.done = make([]iwarp.Completion, min(c.m.Depth, 256))
 	for i := range c.wrs {
@@ -271,10 +271,11 @@ func (c *iwarpConn) prepare(h iwarpHello) {
 	}
 }
 
-// pings measures round trips. Work that the peer does not wait for is done while the message is in
-// flight: posting the receive of the last answer again, and reaping the completion of the Send.
+// pings measures round trips. Two things are done while the message is in flight, because the peer
+// does not wait for them: reposting the receive of the last answer, and reaping the completion of
+// the Send.
 func (c *iwarpConn) pings() (result, error) {
-	used := -1 // the receive of the last answer
+	used := -1 // ID of the receive of the last answer, or -1
 	return roundTrips(c.m.Time, func() error {
 		if err := c.q.Post(c.wrs[0]); err != nil {
 			return err
@@ -312,7 +313,7 @@ func (c *iwarpConn) post() error {
 	return err
 }
 
-// answer receives a message of the peer.
+// answer waits for an answer of the peer and reposts its receive.
 func (c *iwarpConn) answer() error {
 	a, err := c.q.RecvCQ().Wait(context.Background())
 	if err == nil {
@@ -324,7 +325,7 @@ func (c *iwarpConn) answer() error {
 	return err
 }
 
-// finish requests the peer's last answer.
+// finish waits for all outstanding answers, sends the last message and waits for its answer.
 func (c *iwarpConn) finish() error {
 	for ; c.m.Op == opSend && c.sent >= iwarpRecvs/2; c.sent -= iwarpRecvs / 2 {
 		if err := c.answer(); err != nil {
@@ -334,14 +335,15 @@ func (c *iwarpConn) finish() error {
 	if err := c.q.Post(iwarp.SendWR{SG: []iwarp.SGE{c.mr.SGE(0, lastLen)}}); err != nil {
 		return err
 	}
-	c.sent++ // the receiver counts it too
+	c.sent++ // the receiver counts the last message too
 	if c.m.Op == opSend && c.sent >= iwarpRecvs/2 {
 		c.sent -= iwarpRecvs / 2
 	}
 	return c.answer()
 }
 
-// reap takes the completions that are ready.
+// reap takes the completions that are ready and returns their number. If wait is set, it waits for
+// one.
 func (c *iwarpConn) reap(wait bool) (int, error) {
 	n := c.q.SendCQ().PollN(c.done)
 	if n == 0 && wait {

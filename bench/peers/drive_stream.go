@@ -57,7 +57,7 @@ func (l tcpListener) Accept() (net.Conn, error) {
 func dialUnix(_ measure, address string) (net.Conn, error) { return net.Dial("unix", address) }
 
 func listenUnix(measure) (net.Listener, error) {
-	return net.Listen("unix", fmt.Sprintf("@viaduct-peers-%d", os.Getpid())) // abstract: leaves no file
+	return net.Listen("unix", fmt.Sprintf("@viaduct-peers-%d", os.Getpid())) // an abstract name, which leaves no file
 }
 
 func sdpOptions(m measure) sdp.Options {
@@ -157,8 +157,8 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	if m.Op == opSetup {
 		b := make([]byte, 1)
 		return setups(m.Time, func() error {
-			// Send one byte there and back. As with VI/TCP, a connection counts only when both
-			// sides have it.
+			// One byte goes there and back, because a connection counts only when both sides have
+			// it, as with VI/TCP.
 			c, err := dial(h.Address)
 			if err != nil {
 				return err
@@ -207,8 +207,8 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	return result{}, errUnsupported
 }
 
-// streamOut writes to all connections, each from a goroutine of its own. It returns when the peer
-// has read every connection to its end.
+// streamOut writes to all connections for the time of m, each in a separate goroutine. It returns
+// when the peer has read every connection to its end.
 func streamOut(m measure, cs []net.Conn, b []byte) (result, error) {
 	w := watch(m.Time, 1)
 	end := w.start.Add(m.Time)

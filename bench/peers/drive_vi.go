@@ -16,7 +16,7 @@ import (
 
 // viEndpoint measures package vi.
 type viEndpoint struct {
-	// open opens a NIC that listens at an address, or only dials if the address is empty.
+	// open opens a NIC that listens at the address listen, or only dials if listen is "".
 	open func(m measure, listen string) (*vi.NIC, error)
 }
 
@@ -33,7 +33,7 @@ const discriminator = "bench"
 const spareRecvs = 256
 
 // pingRecvs is how many receives both sides of a ping-pong keep posted. With a single receive, flow
-// control would announce each new receive in a message of its own.
+// control would need a separate message to announce each new receive.
 const pingRecvs = 16
 
 // grace is how long a connection request waits for the matching request of the peer.
@@ -48,7 +48,7 @@ func openVITCP(m measure, listen string) (*vi.NIC, error) {
 	return vi.Open(p, "", nil)
 }
 
-// openFCVI opens a NIC of FC-VI, with FCIP links to its peers.
+// openFCVI opens a NIC of FC-VI, which uses FCIP links.
 func openFCVI(m measure, listen string) (*vi.NIC, error) {
 	p, err := fcvi.New(fcvi.Config{Listen: listen, Congestion: m.Congestion, SameHost: m.sameHost(), Linger: grace})
 	if err != nil {
@@ -155,8 +155,8 @@ func viPostRecvs(v *vi.VI, region *vi.Region, m measure) ([]*vi.Descriptor, erro
 	return ds, err
 }
 
-// viServeConn answers the last message of a stream, or every message of a
-// ping-pong, until the initiator disconnects.
+// viServeConn serves a connection until the initiator disconnects. It answers the last message of a
+// stream, or every message of a ping-pong. ds are the posted receives.
 func viServeConn(v *vi.VI, region *vi.Region, m measure, ds []*vi.Descriptor) {
 	reply := vi.NewSend(region.Segment(0, min(m.Size, region.Len())))
 	again := make([]*vi.Descriptor, 0, len(ds))
@@ -293,8 +293,8 @@ type viConn struct {
 	m      *measure
 	region *vi.Region
 	remote vi.RemoteSegment
-	cq     *vi.CompletionQueue // the queue of its send completions, or nil
-	ds     []*vi.Descriptor    // one for each message that can be outstanding
+	cq     *vi.CompletionQueue // the queue of its send completions; nil if there is a single connection
+	ds     []*vi.Descriptor    // one descriptor for each message that can be outstanding
 	next   int
 	index  int
 }
@@ -317,10 +317,10 @@ func (c *viConn) prepare() {
 	}
 }
 
-// pings measures round trips. Work that the peer does not wait for is done while the message is in
-// flight: posting the receive of the last answer again, and reaping the send.
+// pings measures round trips. Two things are done while the message is in flight, because the peer
+// does not wait for them: reposting the receive of the last answer, and reaping the Send.
 func (c *viConn) pings() (result, error) {
-	var used *vi.Descriptor // the receive of the last answer
+	var used *vi.Descriptor // the receive of the last answer, or nil
 	return roundTrips(c.m.Time, func() error {
 		if err := c.v.PostSend(c.ds[0]); err != nil {
 			return err
@@ -360,7 +360,8 @@ func (c *viConn) finish() error {
 	return err
 }
 
-// reap takes the completions that are ready.
+// reap takes the completions that are ready and returns their number. If wait is set, it waits for
+// one first.
 func (c *viConn) reap(wait bool) (n int, err error) {
 	if wait {
 		if _, err := c.v.SendWait(context.Background()); err != nil {

@@ -1,6 +1,6 @@
 package main
 
-// A lane is a connection with messages outstanding.
+// A lane is one connection of a stream, with outstanding messages.
 type lane interface {
 	// post posts the messages of one doorbell.
 	post() error
@@ -13,15 +13,17 @@ type lane interface {
 	// messages were placed.
 	finish() error
 
-	// settle takes the completion of that last message.
+	// settle takes the completion of the message that finish has sent.
 	settle() error
 }
 
-// window is the number of outstanding doorbells on many connections together, which take turns.
+// window is the number of outstanding doorbells on all connections together, if there are many. The
+// connections take turns.
 const window = 64
 
-// measured streams for a while without measuring, to fill pools and open the congestion window, and
-// then measures. await waits for a completion on any lane and returns its index.
+// measured first streams for an eighth of m.Time without measuring, to fill pools and open the
+// congestion window, and then measures. await waits for a completion on any lane and returns its
+// index.
 func measured(m measure, lanes []lane, await func() (int, error)) (result, error) {
 	run := func(m measure) (result, error) { return streamOne(m, lanes[0]) }
 	if len(lanes) > 1 {

@@ -37,7 +37,8 @@ func machine() string {
 	return fmt.Sprintf("%s, %d processors%s%s, %s", cpu, runtime.NumCPU(), virtual, kernel, runtime.Version())
 }
 
-// busy returns the fraction of processor time used during d.
+// busy returns the fraction of the machine's processor time that is used during d; 0 if it is not
+// known.
 func busy(d time.Duration) float64 {
 	idle0, total0 := cpuTimes()
 	time.Sleep(d)
@@ -68,13 +69,13 @@ func cpuTimes() (idle, total uint64) {
 	return idle, total
 }
 
-// A calm waits until the machine is quiet.
+// A calm waits before each round until the machine is quiet.
 type calm struct {
-	patience time.Duration // limit on the total time of waiting
+	patience time.Duration // time that may still be waited in total
 	loads    []float64     // the load that was found before each round
 }
 
-// quiet is the fraction of processor time that other programs may use.
+// quiet is the greatest fraction of processor time in use at which a machine counts as quiet.
 const quiet = 0.08
 
 func (c *calm) wait() {
@@ -88,7 +89,8 @@ func (c *calm) wait() {
 	}
 }
 
-// verdict reports whether the figures can be trusted.
+// verdict describes the load that was found before the rounds. ok is false if the figures cannot be
+// trusted.
 func (c *calm) verdict() (text string, ok bool) {
 	noisy := 0
 	worst := 0.0

@@ -128,8 +128,8 @@ func compareMain(args []string) error {
 	return r.text(os.Stdout)
 }
 
-// record stores the figures in the results of the repository at root, and renders its tables and
-// pictures.
+// record stores the figures in the results of the repository at root, and renders the tables and
+// pictures of the repository.
 func (r *report) record(root string, ps []*picture) error {
 	f, err := figures.Read(root)
 	if err != nil {
@@ -151,8 +151,8 @@ func render(root string) error {
 	return f.Write(root)
 }
 
-// compare measures all contests in rounds. A round runs contest after contest, and in each contest
-// side after side, so that a temporary disturbance of the machine affects both sides of a ratio.
+// compare measures all contests in rounds. A round runs all contests in turn, and all sides of a
+// contest in turn, so that a temporary disturbance of the machine affects both sides of a ratio.
 func (r *report) compare(cs []contest, o options) {
 	end := time.Now().Add(o.limit)
 	c := calm{patience: o.patience}

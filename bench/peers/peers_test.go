@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestMain runs the test program as a peer if a measurement asks for that. The initiator of a
-// measurement starts its own program as the peer, which in tests is the test program.
+// TestMain runs the test program as a peer if its first argument is drive. The reason is that the
+// initiator of a measurement starts its own program as the peer.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "drive" {
 		main()
@@ -65,7 +65,7 @@ func TestDrive(t *testing.T) {
 			c.Time = 20 * time.Millisecond
 			run := drive
 			if c.Op == opIdle {
-				run = func(m measure) (result, error) { return driveApart("", m) } // because memory left by other tests would count
+				run = func(m measure) (result, error) { return driveApart("", m) } // in a new process, because memory left by other tests would count
 			}
 			r, err := run(c)
 			if err != nil {
@@ -118,8 +118,8 @@ func TestContests(t *testing.T) {
 	}
 }
 
-// TestBesides checks a comparison with another build. It must contain our own sides only, each with
-// its row, and must run the program of the other build.
+// TestBesides checks a comparison with another build. The comparison must contain our own sides
+// only, each with a row, and must run the program of the other build.
 func TestBesides(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/figures"
 )
 
-// quantiles are the reported quantiles of round trips.
+// quantiles are the quantiles of round trips that a result reports.
 var quantiles = []float64{0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999}
 
 // A curve shows the figures of one program over the variable of a picture.
@@ -27,9 +27,9 @@ type picture struct {
 	xs     []int
 	tick   func(x int) string
 	what   quantity
-	scale  float64 // divides the values before they are drawn
+	scale  float64 // divisor of the values before they are drawn
 	curves []curve
-	dist   bool // xs are indices of quantiles, and all come from one measurement
+	dist   bool // xs are indices of quantiles, all of one measurement
 }
 
 // contest returns one contest with all points of the picture, so that other load of the machine
@@ -57,7 +57,7 @@ func (p *picture) point(v curve, x int) string {
 	return fmt.Sprint(v.name, " at ", x)
 }
 
-// chart returns the drawing of the figures.
+// chart returns the drawing of the picture from the samples got, by name of the side.
 func (p *picture) chart(got map[string]samples, caption string) figures.Chart {
 	c := figures.Chart{File: p.file, Title: p.title, X: p.x, Y: p.y, Scale: figures.Logarithmic, Caption: caption, Lines: []figures.Line{}}
 	if p.dist {
@@ -90,7 +90,7 @@ func (p *picture) chart(got map[string]samples, caption string) figures.Chart {
 	return c
 }
 
-// threeDigits rounds v to the digits that a picture can show.
+// threeDigits rounds v to three digits, as many as a picture can show.
 func threeDigits(v float64) float64 {
 	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 3, 64), 64)
 	return v
@@ -115,7 +115,7 @@ func (s samples) quantile(i int) float64 {
 func (t *toolbox) pictures(base measure) []*picture {
 	p := &programme{toolbox: t, base: base}
 	size := func(x int) string { return shortSize(x) }
-	bulk := func(n int) func(*measure) { // as in the contests for these sizes
+	bulk := func(n int) func(*measure) { // the same parameters as in the contests of these sizes
 		depth := min(256, max(4, mib/n))
 		return writes(n, depth, max(1, depth/4), max(n, 16*kib))
 	}

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// How the operations of a contest are set up.
+// The functions writes to pings return what sets the operation of a measure.
 
 func writes(size, depth, bell, footprint int) func(*measure) {
 	return func(m *measure) {
 		m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opWrite, size, depth, bell, footprint
-		m.Wait = size >= 64*kib // bulk needs no polling
+		m.Wait = size >= 64*kib // large messages need no polling
 	}
 }
 
@@ -30,8 +30,8 @@ func pings(size int) func(*measure) {
 	return func(m *measure) { m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opPing, size, 1, 1, size }
 }
 
-// fcvi returns a side of FC-VI over an FCIP link: the program of vitcp on the other network
-// mapping.
+// fcvi returns a side of FC-VI over an FCIP link. It runs the same code as a side of vitcp, over
+// another provider.
 func (p *programme) fcvi(set func(m *measure)) side { return p.ours("fcvi", "fcvi", set) }
 
 // besideVITCP compares fcvi with vitcp.
@@ -173,9 +173,9 @@ func (p *programme) latencies() {
 }
 
 // libvipl adds the contests that compare the C library with the same loops in Go. Both send sixteen
-// posted messages together. The program in Go posts them by one call, and the library gathers them
-// itself. The targets are for TCP, where system calls dominate the cost of a message. Through
-// shared memory, the calls from C into Go dominate.
+// posted messages together: the program in Go posts them by one call, and the library collects
+// messages that are posted one by one. The targets are for TCP, where system calls dominate the
+// cost of a message. Through shared memory, the calls from C into Go dominate.
 func (p *programme) libvipl() {
 	p.libviplBy("libvipl", "libvipl", "vi", false)
 	p.libviplBy("libvipl, same host", "libvipl, shared memory", "vi, shared memory", true)
@@ -234,7 +234,7 @@ func (p *programme) scale() {
 		s = append(s, p.ours(name, name, one), p.ours(name+", 1000 connections", name, func(m *measure) {
 			one(m)
 			m.Conns = 1000
-			m.Time *= 2 // every connection must have two turns
+			m.Time *= 2 // so that every connection has two turns
 		}))
 		rows = append(rows, unjudged(name, row{"total bandwidth", name + ", 1000 connections", name, bandwidth, 0.7, 0.5, false}))
 	}
@@ -261,8 +261,7 @@ func (p *programme) scale() {
 	p.add("Connections made one after the other", s, rows...)
 }
 
-// unjudged returns r. If name is "tcp", it removes the targets, because targets are for our own
-// sides.
+// unjudged returns r, without its targets if name is "tcp", because targets are for our own sides.
 func unjudged(name string, r row) row {
 	if name == "tcp" {
 		r.goal, r.floor = 0, 0

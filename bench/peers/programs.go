@@ -19,20 +19,21 @@ var sources embed.FS
 
 // A toolbox holds the peers that are available on this machine.
 type toolbox struct {
-	dir        string // compiled programs
+	dir        string // directory of the compiled programs
 	congestion string
 	seconds    float64
 	missing    map[string]string // the reason why a peer is missing, by its name
 	versions   []string          // versions of the installed packages
 
-	ucxCount map[string]int // messages that take about the measuring time
+	ucxCount map[string]int // number of messages that take about the measuring time, by test
 	nextPort int
 }
 
 // packages are the Debian packages of the peers.
 var packages = []string{"ucx-utils", "libfabric-bin", "libfabric-dev", "iperf3", "sockperf", "gcc", "libc6-dev"}
 
-// equip installs missing packages if install is set, and compiles our own baselines.
+// equip installs missing packages if install is set, compiles our own baselines, and notes what is
+// still missing.
 func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 	t := &toolbox{
 		congestion: congestion, seconds: seconds,
@@ -45,8 +46,8 @@ func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 		}
 	}
 	if install && len(want) > 0 {
-		// Install them one by one, so that a package that this system lacks does not prevent the
-		// others.
+		// The packages are installed one by one, so that a package that this system lacks does not
+		// prevent the others.
 		for _, p := range want {
 			cmd := exec.Command("apt-get", "install", "-y", "--no-install-recommends", p)
 			cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
@@ -77,7 +78,8 @@ func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 	return t, nil
 }
 
-// buildVIPL builds libvipl of the module in the working directory, and its program.
+// buildVIPL builds libvipl from the module in the working directory, and the program that measures
+// it.
 func (t *toolbox) buildVIPL() {
 	const script = "capi/build.sh"
 	if _, err := os.Stat(script); err != nil {
@@ -123,7 +125,7 @@ func (t *toolbox) compile(name, out, source string, flags ...string) {
 
 var errMissing = errors.New("not available")
 
-// command returns a command whose TCP sockets use the common congestion control.
+// command returns a command whose TCP sockets use the congestion control of the comparison.
 func (t *toolbox) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Env = os.Environ()
@@ -137,7 +139,7 @@ func (t *toolbox) command(name string, args ...string) *exec.Cmd {
 // patience is how long one run of a program may take.
 const patience = 15 * time.Second
 
-// output runs cmd for at most patience and returns its standard output.
+// output runs cmd, kills it after patience, and returns its standard output.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var out, msg bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &msg

@@ -37,9 +37,9 @@ func (s samples) values(q quantity) []float64 {
 // middle returns the median of v, which must be sorted.
 func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
 
-// beside returns the median of the per-round ratios. The machine may change from round to round,
-// but a change affects both sides of one round. The ratio of two separate medians could compare
-// different states of the machine.
+// beside returns the median of the ratios of s to other, round by round. The machine may change
+// from round to round, but a change affects both sides of one round. The ratio of two separate
+// medians could compare different states of the machine.
 func (s samples) beside(other samples, q quantity) float64 {
 	v, w := s.values(q), other.values(q)
 	v = v[:min(len(v), len(w))]
@@ -59,7 +59,7 @@ type line struct {
 	Theirs  string  `json:"theirs,omitempty"`
 	Their   string  `json:"their_value,omitempty"`
 	Ratio   float64 `json:"ratio,omitempty"`
-	Best    float64 `json:"best,omitempty"`  // ratio of the best rounds of both sides
+	Best    float64 `json:"best,omitempty"`  // ratio of ours to theirs, each in its best round
 	Range   string  `json:"range,omitempty"` // minimum and maximum of our rounds
 	Goal    string  `json:"goal,omitempty"`
 	Floor   string  `json:"floor,omitempty"`
@@ -74,7 +74,7 @@ const (
 	shown    = ""
 )
 
-// judge returns the line of a row.
+// judge returns the line of a row, from the samples of each side or the reason why a side has none.
 func (r row) judge(title string, got map[string]samples, why map[string]string) line {
 	l := line{Contest: title, Metric: r.metric, Ours: r.ours, Theirs: r.theirs}
 	sign := map[bool]string{true: "<= ", false: ">= "}[r.least]
@@ -150,7 +150,7 @@ func (r *report) head(t *toolbox, m measure, rounds int) {
 	r.Samples = make(map[string]map[string]samples)
 }
 
-// counts returns how often each verdict was given.
+// counts returns the number of lines with each verdict.
 func (r *report) counts() map[string]int {
 	n := make(map[string]int)
 	for _, l := range r.Lines {

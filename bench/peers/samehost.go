@@ -9,14 +9,14 @@ func (p *programme) rings(transport string, set func(m *measure)) side {
 
 func ringsOf(transport string) string { return transport + ", shared memory" }
 
-// oneCopy returns a side like that of rings, which sends from memory of samehost.Alloc.
+// oneCopy returns a side through shared memory that sends from memory of samehost.Alloc.
 func (p *programme) oneCopy(transport string, set func(m *measure)) side {
 	return p.ours(oneCopyOf(transport), transport, func(m *measure) { set(m); m.Rings, m.Alloc = true, true })
 }
 
 func oneCopyOf(transport string) string { return transport + ", one copy" }
 
-// oneCopies returns the side of oneCopy for each transport of rdma.
+// oneCopies returns a side of oneCopy for each transport of rdma.
 func (p *programme) oneCopies(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
 		s = append(s, p.oneCopy(name, set))
@@ -24,7 +24,8 @@ func (p *programme) oneCopies(set func(m *measure)) (s []side) {
 	return s
 }
 
-// judgeOneCopy compares each side of oneCopies with our side that copies twice, and with theirs.
+// judgeOneCopy returns rows that compare each side of oneCopies with our side that copies twice,
+// and with the side theirs.
 func judgeOneCopy(theirs string) (r []row) {
 	for _, name := range rdma {
 		r = append(r, row{"bandwidth", oneCopyOf(name), ringsOf(name), bandwidth, 0, 0, false},
@@ -54,8 +55,8 @@ func judgeRings(metric, theirs string, q quantity, goal, floor float64) (r []row
 	return r
 }
 
-// The following functions return sides of the peers that share memory. UCX's posix and libfabric's
-// shm copy messages into and out of a shared segment. For long messages they may let the kernel
+// The following functions return sides of the peers that use shared memory. UCX's posix and
+// libfabric's shm copy messages into and out of a shared segment. For long messages the kernel may
 // copy directly from one process to the other.
 
 func (t *toolbox) ucxPosix(test string, size int) side {
