@@ -78,7 +78,7 @@ func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
 	})
-	inBubble(t, "announced", func(t *testing.T) { // on an idle connection, for which no call waits
+	inBubble(t, "announced", func(t *testing.T) { // on an idle connection, on which no call waits
 		w, c := memWire(t, memSide{}, goodHello)
 		time.Sleep(time.Minute)
 		begun := time.Now()
@@ -140,7 +140,7 @@ func TestAdvertise(t *testing.T) { // [D-80] [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1
 			})
 		}
 	}
-	inBubble(t, "a sink", func(t *testing.T) { // the peer cannot read the memory of a SinkAvail
+	inBubble(t, "a sink", func(t *testing.T) { // the peer cannot read memory that a SinkAvail advertises
 		w, c := memWire(t, memSide{opt: Options{RecvPolicy: PinCombined, RecvThreshold: 4096, RecvBufferSize: 4096, NoResize: true}}, goodHello)
 		w.send(sdpwire.Message{MID: sdpwire.ModeChange, Mode: sdpwire.Pipelined}, "")
 		time.Sleep(time.Second)
@@ -156,7 +156,7 @@ func TestAdvertise(t *testing.T) { // [D-80] [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1
 			t.Errorf("%d, %v", r.n, r.err)
 		}
 	})
-	inBubble(t, "a source", func(t *testing.T) { // the peer cannot write to the memory of a SrcAvail
+	inBubble(t, "a source", func(t *testing.T) { // the peer cannot write to memory that a SrcAvail advertises
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, SendThreshold: 1000}}, goodHello)
 		data := make([]byte, 5000)
 		write := started(func() (int, error) { return c.Write(data) })

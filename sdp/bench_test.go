@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// tcpPair returns the two ends of a TCP connection.
+// tcpPair returns the two ends of a TCP connection over loopback.
 func tcpPair(b testing.TB) (c, s net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// credit gives the connection credit for more messages with payload. It does not wait for a message
-// that asks for credit.
+// credit gives the connection credit for more messages with payload, although no message has asked
+// for it.
 func (w *wirePeer) credit() {
 	w.send(sdpwire.Message{MID: sdpwire.Data, Bufs: 2 * sdpwire.MinBuffers}, "")
 }
@@ -190,7 +190,7 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 	} {
 		inBubble(t, "SDP-8.2.1-11", func(t *testing.T) { // [SDP-8.2.1-5] [SDP-8.2.1-7] [D-78]
 			_, c := memWire(t, memSide{}, smallHello)
-			// The peer accepts a part of the write.
+			// The peer accepts the first message of the write.
 			if _, err := c.Write(make([]byte, 5000)); err != nil {
 				t.Fatal(err)
 			}
@@ -224,7 +224,7 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 		if m, _, _ := w.message(); m.MID != sdpwire.DisConn {
 			t.Errorf("%v", &m)
 		}
-		w.send(sdpwire.Message{MID: sdpwire.Data}, "unwanted") // the connection reads no more [D-49]
+		w.send(sdpwire.Message{MID: sdpwire.Data}, "unwanted") // the connection reads nothing after Close [D-49]
 		w.ended()
 		<-c.Done()
 		if err := c.qp.Err(); err == nil {
@@ -281,9 +281,9 @@ func TestCloseReadWire(t *testing.T) { // [D-49] [SDP-8.2.1-3]
 	})
 }
 
-// TestUrgentWire checks that the peer's announcement of urgent data sends a value on the channel of
-// Urgent, whether Urgent is called before or after it, and that UrgentMark returns the distance of
-// the byte.
+// TestUrgentWire checks that an announcement of urgent data sends a value on the channel of Urgent,
+// whether Urgent is called before or after the announcement arrives. UrgentMark must return the
+// distance to the byte.
 func TestUrgentWire(t *testing.T) { // [SDP-9.5.3-9] [SDP-8.1.1-1] [SDP-8.1.1-32]
 	got := func(c *Conn) bool {
 		select {
@@ -343,8 +343,8 @@ func readN(c *Conn, n int) (string, error) {
 	return string(p[:n]), err
 }
 
-// TestSDP_9_4_ExchangeWire checks the messages an Exchange sends, and the cases that it leaves to
-// Write and Read.
+// TestSDP_9_4_ExchangeWire checks the messages that an Exchange sends, and the cases in which
+// Exchange equals Write and Read.
 func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 	pinned := Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1000,
 		RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}
@@ -364,7 +364,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 		time.Sleep(time.Second) // the peer's change of mode arrives during the sleep
 		return w, c
 	}
-	// One message, and an answer that is written into place.
+	// The request takes one message, and the answer is written into resp by RDMA.
 	inBubble(t, "SDP-9.4-1", func(t *testing.T) {
 		w, c := piped(t)
 		resp := make([]byte, 5000)
@@ -408,7 +408,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Errorf("%v", &m)
 		}
 	})
-	inBubble(t, "no time to read", func(t *testing.T) { // no buffer is offered
+	inBubble(t, "no time to read", func(t *testing.T) { // if the read deadline has passed, no buffer is offered
 		w, c := piped(t)
 		c.SetReadDeadline(time.Unix(1, 0))
 		if n, err := c.Exchange([]byte("tell"), make([]byte, 5000)); n != 0 ||
@@ -432,7 +432,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Fatal("there is no answer")
 		}
 		go c.Close()
-		// The cancel is for a buffer that was offered.
+		// The peer gets a SinkAvailCancel for the buffer that was offered.
 		if m, _, _ := w.message(); m.MID == sdpwire.SinkAvailCancel {
 			w.sendOp(sdpwire.Message{MID: sdpwire.SinkCancelAck}, "", iwarp.OpSendSE, 0)
 		}
@@ -462,7 +462,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Errorf("%d, %v", r.n, r.err)
 		}
 	})
-	inBubble(t, "numbers", func(t *testing.T) { // no two calls have the same
+	inBubble(t, "numbers", func(t *testing.T) { // no two calls have the same number
 		w, c := memWire(t, memSide{}, goodHello)
 		for range 3 {
 			if _, err := c.StartRead(make([]byte, 1)); err != nil {
@@ -583,7 +583,7 @@ func TestBuffersSet(t *testing.T) {
 	inBubble(t, "D-79", func(t *testing.T) { // [SDP-8.2.2-5]
 		w, c := memWire(t, memSide{opt: Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1000}}, goodHello)
 		for _, v := range []struct{ set, send, want int }{
-			{-5, 3, 0}, // 0: every byte stays in its Private Buffer
+			{-5, 3, 0}, // 0 held bytes: every byte stays in its Private Buffer
 			{2, 4, 2},
 		} {
 			if err := c.SetReadBuffer(v.set); err != nil {
@@ -683,8 +683,8 @@ func TestKeepAliveSet(t *testing.T) {
 	})
 }
 
-// TestTransferDetached cancels a write after the peer has asked for its bytes. The write must end,
-// with all bytes counted, once they have been copied and sent.
+// TestTransferDetached cancels a write after the peer has asked for its bytes by SendSm. The write
+// must end, with all bytes counted, once the bytes have been copied and sent.
 func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 	inBubble(t, "D-32", func(t *testing.T) {
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}},
@@ -704,7 +704,7 @@ func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 			}
 		})
 		x.Cancel()
-		select { // the call returns although the peer accepts nothing
+		select { // the call returns although the peer gives no credit
 		case <-x.Done():
 		case <-time.After(testkit.Patience):
 			t.Error("the transfer does not end")
@@ -734,7 +734,8 @@ func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 }
 
 // TestTerminateBehindDisConn ends the stream by an error of a lower layer after the peer's DisConn.
-// Written bytes may be lost then, and Close must report that unless the peer has acknowledged them.
+// Written bytes may be lost then, and Close must return an error unless the peer has acknowledged
+// the bytes.
 func TestTerminateBehindDisConn(t *testing.T) {
 	for _, acked := range []bool{false, true} {
 		inBubble(t, "SDP-8.2.1-7", func(t *testing.T) { // [D-49]

@@ -21,7 +21,7 @@ import (
 // address in the variable, closes the connection and exits.
 const asWriter = "VIADUCT_SDP_WRITER"
 
-// The writes of this program: more messages than the other end has Private Buffers.
+// The program of asWriter makes more writes than the other end has Private Buffers.
 const (
 	exitWrites = 40
 	exitSize   = 100
@@ -47,7 +47,7 @@ func writerMain(address string) int {
 }
 
 // TestCloseAndExit runs a program that exits after Close. A reader that begins late must get all
-// bytes and the end of the stream, and not a reset. [D-78]
+// bytes and the end of the stream, and no reset. [D-78]
 func TestCloseAndExit(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -85,7 +85,7 @@ func TestCloseAndExit(t *testing.T) {
 			c := nc.(*Conn)
 			c.SetDeadline(time.Now().Add(testkit.Patience))
 			exited := error(nil)
-			select { // a program that does not wait exits meanwhile
+			select { // a program whose Close does not wait exits during this pause
 			case exited = <-ended:
 				ended <- exited
 			case <-time.After(v.late):
@@ -141,7 +141,7 @@ func TestCloseReset(t *testing.T) {
 	}
 	defer relay.Close()
 	near := make(chan *net.TCPConn, 1)
-	stall := make(chan struct{}) // when closed, the relay reads no more
+	stall := make(chan struct{}) // the relay stops reading when this is closed
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -191,7 +191,7 @@ func TestCloseReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		a.mu.Lock() // Close has begun once it has marked the connection
+		a.mu.Lock() // Close has begun once it has set closed
 		for !a.closed {
 			a.mu.Unlock()
 			time.Sleep(time.Millisecond)
@@ -212,7 +212,7 @@ func TestCloseReset(t *testing.T) {
 // TestFINAlone ends the peer's stream without a DisConn, as the death of the peer's process does. A
 // waiting Read must end. [SDP-8.2.2-4] [SDP-8.2.1-7]
 func TestFINAlone(t *testing.T) {
-	for _, after := range []time.Duration{0, 20 * time.Millisecond} { // so that the Read sleeps
+	for _, after := range []time.Duration{0, 20 * time.Millisecond} { // the second Read has time to fall asleep
 		a, b := pair(t, Options{}, Options{})
 		if _, err := a.Write([]byte("begun")); err != nil {
 			t.Fatal(err)

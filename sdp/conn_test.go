@@ -55,7 +55,7 @@ func TestD40_Transfers(t *testing.T) {
 	if !bytes.Equal(got, data) {
 		t.Error("bytes differ")
 	}
-	// A read offered before the write is written directly. [SDP-11.3-8]
+	// A buffer that a read offers before the write is filled directly. [SDP-11.3-8]
 	p := make([]byte, 20000)
 	x, err := b.StartRead(p)
 	if err != nil {
@@ -299,7 +299,7 @@ func TestSDP_9_5_6_Conn(t *testing.T) {
 			t.Fatalf("%d, %v", n, err)
 		}
 	}
-	// More bytes block, and the count at the deadline is exact.
+	// More bytes block the write, and its count at the deadline is exact.
 	a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 	sent := 100_000
 	for {
@@ -327,7 +327,7 @@ func TestSDP_9_5_6_Conn(t *testing.T) {
 }
 
 func TestSDP_9_2_29_Conn(t *testing.T) {
-	// Both ends write, and then both read. With zero copy alone no byte could move. [D-38]
+	// Both ends write, and then both read. With zero copy alone, neither write could end. [D-38]
 	// [SDP-9.2-29]
 	opt := Options{SendThreshold: 1000, RecvThreshold: 50_000, SendPolicy: PinCombined, RecvPolicy: PinCombined}
 	a, b := pair(t, opt, opt)
@@ -518,9 +518,9 @@ func TestIPv6(t *testing.T) { // [SDP-4.1-2]
 
 // A fakeMapper is a Resolver that looks services up in a table.
 type fakeMapper struct {
-	table  map[netip.AddrPort]netip.AddrPort
-	asked  []netip.AddrPort // local addresses of the calls
-	at     time.Time        // time of the last answer
+	table  map[netip.AddrPort]netip.AddrPort // SDP addresses of services
+	asked  []netip.AddrPort                  // local addresses of the calls
+	at     time.Time                         // time of the last answer
 	forgot int
 	err    error
 }
@@ -569,8 +569,8 @@ func TestD71_Resolver(t *testing.T) {
 	service := netip.MustParseAddrPort(tcp.Addr().String())
 	ctx := context.Background()
 
-	// SDP, from the port that the mapper was told. [SDP-7-1] [SDP-7.3.1.7-1] [D-57] [D-58]
-	// [SDP-7.4-10] [SDP-7.4-12]
+	// The dial uses SDP, from the port that the Resolver was called with. [SDP-7-1] [SDP-7.3.1.7-1]
+	// [D-57] [D-58] [SDP-7.4-10] [SDP-7.4-12]
 	f := &fakeMapper{table: map[netip.AddrPort]netip.AddrPort{service: netip.MustParseAddrPort(l.Addr().String())}}
 	for _, mode := range []ResolveMode{ResolvePrefer, ResolveRequire} {
 		d := &Dialer{Resolve: mode, Resolver: f}
@@ -593,7 +593,8 @@ func TestD71_Resolver(t *testing.T) {
 		}
 		shut(t, sc, s)
 	}
-	// Fallback: denied, dead port, a port that does not speak SDP. [SDP-7.5.1-7] [SDP-7.5.1-8]
+	// The dial falls back to TCP if the mapper denies the service, if nothing listens at the mapped
+	// port, or if the port does not speak SDP. [SDP-7.5.1-7] [SDP-7.5.1-8]
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -628,7 +629,7 @@ func TestD71_Resolver(t *testing.T) {
 			t.Errorf("%s: required SDP, got %T", name, c)
 		}
 	}
-	// One deadline for all of it; half of the time is left for the fallback.
+	// One deadline limits both attempts; half of the time is left for the fallback.
 	d := &Dialer{Resolve: ResolvePrefer, Resolver: &slowMapper{}, Net: net.Dialer{Timeout: time.Second}}
 	start := time.Now()
 	c, err := d.DialContext(ctx, "tcp", service.String())
@@ -773,7 +774,7 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	stays.mu.Lock()
-	// The backlog has an empty request.
+	// The backlog has one request, so the SuspCommAck must wait.
 	stays.send.backlog = []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpWrite, More: true}}}
 	stays.mu.Unlock()
 	got := make(chan error, 1)
@@ -799,7 +800,7 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	if stays.suspended {
 		t.Error("the stream was given up with the SuspCommAck still here")
 	}
-	stays.catchUp() // there is room now
+	stays.catchUp() // the queue has room now
 	stays.mu.Unlock()
 	st := <-states
 	if st == nil {
@@ -819,8 +820,8 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	shut(t, stays, moved)
 }
 
-// TestD50_Expect checks that another peer does not get the connection: its addresses, port or token
-// differ. [SDP-13.1.1-2] [D-50]
+// TestD50_Expect checks that a peer with other addresses, another port or another token does not
+// get the connection. [SDP-13.1.1-2] [D-50]
 func TestD50_Expect(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -845,7 +846,7 @@ func TestD50_Expect(t *testing.T) {
 		}
 		exp.Cancel()
 	}
-	a, b := pairOn(t, l, &Dialer{}) // afterwards the listener accepts new connections
+	a, b := pairOn(t, l, &Dialer{}) // after the failed attempts, the listener accepts new connections
 	shut(t, a, b)
 }
 
@@ -903,7 +904,7 @@ func TestD69_Plain(t *testing.T) {
 			t.Fatal(err)
 		}
 		nc.Write([]byte(first))
-		if first == "MP" { // may still become a Request or plain text
+		if first == "MP" { // these bytes may begin an MPA Request or plain text
 			nc.Write([]byte("X"))
 			first += "X"
 		}

@@ -42,7 +42,8 @@ func TestUnknownNetworks(t *testing.T) {
 			_, err = lc.ListenBoth(context.Background(), network, "127.0.0.1:0", "127.0.0.1:0")
 			unknown("listen for both", err)
 		}
-		// A datagram of the dials would be in front of this one, because loopback keeps the order.
+		// If the dials had sent a datagram, it would arrive before this one, because loopback keeps
+		// the order.
 		if _, err := pc.WriteTo([]byte("end"), pc.LocalAddr()); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +58,7 @@ func TestUnknownNetworks(t *testing.T) {
 // TestDialErrors checks that a failed dial returns a *net.OpError with the cause, and that the
 // set-up takes no more time than the dialer allows.
 func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7] [SDP-7.5.1-8]
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // this listener accepts no connection
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // nothing accepts its connections
 	if err != nil {
 		t.Fatal(err)
 	}

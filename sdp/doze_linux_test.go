@@ -12,14 +12,15 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// onOne makes calls sleep without polling first, as they do on one processor.
+// onOne makes calls sleep without polling first, as calls do on one processor.
 func onOne(t *testing.T) {
 	before := processors
 	processors = 1
 	t.Cleanup(func() { processors = before })
 }
 
-// echo returns all bytes it reads, after a pause for every eighth message.
+// echo sends back all bytes that it reads, after a pause for every eighth message. It returns at
+// the end of the stream.
 func echo(c net.Conn) {
 	b := make([]byte, 4096)
 	for i := 0; ; i++ {
@@ -43,7 +44,7 @@ func TestDozingReader(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer shut(t, a, b) // ends echo
+	defer shut(t, a, b) // closing the connection ends echo
 	wg.Go(func() { echo(b) })
 	buf := make([]byte, 4096)
 	ask := func(n int) {
@@ -60,7 +61,7 @@ func TestDozingReader(t *testing.T) {
 	}
 	for i := range 60 {
 		ask(8)
-		// The answer to this message has not been read.
+		// The test has not read the answer to this message.
 		start := time.Now()
 		switch i % 3 {
 		case 0:
@@ -86,8 +87,8 @@ func TestDozingReader(t *testing.T) {
 	}
 }
 
-// TestDozingReaderEnds checks that Close and CloseRead end a read that sleeps on the socket, on
-// either side.
+// TestDozingReaderEnds checks that a read that sleeps on the socket ends when either end calls
+// Close or CloseRead.
 func TestDozingReaderEnds(t *testing.T) {
 	onOne(t)
 	for i := range 24 {

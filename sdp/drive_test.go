@@ -28,8 +28,8 @@ func until(t *testing.T, c *Conn, what string, limit time.Duration, ok func() bo
 	}
 }
 
-// TestD81_NoCallWaits checks that a lent write that the peer does not answer is cancelled in time
-// although no call waits.
+// TestD81_NoCallWaits checks that a lent write that the peer does not answer is cancelled in time,
+// even if no call waits.
 func TestD81_NoCallWaits(t *testing.T) {
 	opt := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}
 	a, b := pair(t, opt, opt)
@@ -48,7 +48,7 @@ func TestD81_NoCallWaits(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestNoCallReceives checks that arrivals are handled although no call waits or ever did.
+// TestNoCallReceives checks that arrivals are handled even if no call waits or ever did.
 func TestNoCallReceives(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
@@ -96,14 +96,14 @@ func TestReadAfterStreamEnded(t *testing.T) {
 	}
 }
 
-// TestNoAlarmForThePast checks that a write that has waited long enough, but may not return, sets
-// no alarm. An event lets it return.
+// TestNoAlarmForThePast checks that a write whose time late has passed, but which may not return,
+// sets no alarm. A later event lets the write return.
 func TestNoAlarmForThePast(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	if err := a.SetWriteBuffer(0); err != nil {
 		t.Fatal(err)
 	}
-	b.mu.Lock() // so that the peer gives no credit
+	b.mu.Lock() // while b is locked, the peer gives no credit
 	written := make(chan error, 1)
 	go func() {
 		_, err := a.Write(make([]byte, 32<<20))
@@ -153,7 +153,7 @@ func TestKeepBacklog(t *testing.T) {
 // TestFlowEndsAtDeadline checks that a read that polls a stream at intervals stops at its deadline,
 // however many bytes arrive.
 func TestFlowEndsAtDeadline(t *testing.T) {
-	c := &Conn{born: time.Now()} // a poll would panic
+	c := &Conn{born: time.Now()} // a poll would panic, because c has no stream
 	c.rd.init()
 	c.rd.set(time.Unix(1, 0))
 	c.flow.on.Store(true)
@@ -184,7 +184,7 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	h.begin(now)
-	h.begin(now) // more bytes came, which halves the number of wary reads
+	h.begin(now) // more bytes have arrived, which halves the number of wary reads
 	h.over(now + heldTime)
 	wary := 0
 	for h.isWary() {

@@ -17,7 +17,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// An addressed connection has only addresses.
+// An addressed is a connection that has only a remote address.
 type addressed struct {
 	net.Conn
 	remote string
@@ -32,7 +32,7 @@ func (a addressed) RemoteAddr() net.Addr        { return textAddr(a.remote) }
 func (a addressed) Close() error                { return nil }
 func (a addressed) SetDeadline(time.Time) error { return nil }
 
-// A placed is a TCP connection that has only addresses.
+// A placed is a connection that has only addresses.
 type placed struct {
 	net.Conn
 	local, remote net.Addr
@@ -119,8 +119,8 @@ func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]
 	enter("10.6.0.1:5", "10.6.0.1", true)
 }
 
-// TestSetUp checks that a failed set-up releases its place and is counted by kind, that a
-// successful one reports its path, and that others are not affected.
+// TestSetUp checks that a failed set-up no longer counts as pending, and is counted as refused or
+// failed. A successful set-up must report its path. Neither may affect other set-ups.
 func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	idle := func(t *testing.T, l *Listener, refused, failed uint64) {
 		t.Helper()
@@ -193,7 +193,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 		l.Close()
 		w.ended()
 	})
-	inBubble(t, "no call", func(t *testing.T) { // arrivals are handled although no call ever waits
+	inBubble(t, "no call", func(t *testing.T) { // arrivals are handled even if no call ever waits
 		l, ml := listenMem(t, ListenConfig{})
 		w := connectTo(t, ml, goodHello.Append(nil, sdpwire.Figure))
 		w.next()
@@ -226,7 +226,7 @@ func TestNewListenerTCP(t *testing.T) { // [SDP-8.1.2-1] [D-69]
 		{"", ListenConfig{}},
 		{"plain", ListenConfig{Plain: true}},
 		{"wrapped", ListenConfig{Options: Options{WrapConn: func(nc net.Conn) net.Conn {
-			if _, ok := nc.(*net.TCPConn); ok { // WrapConn gets no connection of another type
+			if _, ok := nc.(*net.TCPConn); ok { // only TCP connections may get to WrapConn
 				wrapped++
 			}
 			return nc

@@ -9,8 +9,8 @@ import (
 )
 
 // TestHeaderMemory checks that the memory of a header is not used again before its Send is
-// complete. There must not be more memory than for the largest number of concurrent Sends, nor than
-// the queue holds.
+// complete. The memory must not be larger than for the largest number of concurrent Sends, nor than
+// for the depth of the queue.
 func TestHeaderMemory(t *testing.T) {
 	const depth = 64
 	var s sideSend

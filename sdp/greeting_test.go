@@ -205,7 +205,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 	})
-	inBubble(t, "raw Hello", func(t *testing.T) { // the Hello is followed by a token
+	inBubble(t, "raw Hello", func(t *testing.T) { // a token follows the Hello
 		a, b := testkit.Pipe()
 		nc := &closing{Conn: a}
 		done := make(chan error, 1)
@@ -273,8 +273,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 	if err != nil {
 		t.Fatal(err)
 	}
-	// dialAs connects to a peer that answers the Hello with ack and has private as the private data
-	// of its MPA reply. It then calls then for the peer.
+	// dialAs connects to a peer that answers the Hello with ack, and puts private into the private
+	// data of its MPA reply. Then it calls then for the peer.
 	dialAs := func(t *testing.T, layout sdpwire.Layout, ird int, private, ack []byte, then func(*wirePeer)) (*setup,
 		sdpcore.Params, error) {
 		t.Helper()
@@ -296,7 +296,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 		nc := &closing{Conn: a}
 		begun := time.Now()
 		s, p, err := connect(t.Context(), nc, opt, layout, false, nil)
-		// The dialer does not wait for the peer to close.
+		// The dial ends at once or at its time limit: the dialer does not wait for the peer to
+		// close.
 		if d := time.Since(begun); d != 0 && d != opt.SetupTimeout {
 			t.Errorf("it took %v", d)
 		}
@@ -426,8 +427,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 	})
 }
 
-// TestConfig checks that the Private Buffers, one of them a spare, exist before the first message,
-// and that the end of the stream takes at most two seconds.
+// TestConfig checks that all Private Buffers and a spare one exist before the first message, and
+// that the end of the stream takes at most two seconds.
 func TestConfig(t *testing.T) { // [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08] [D-49]
 	a, b := testkit.TCPPair(t)
 	p, q := testkit.Pipe()
@@ -501,7 +502,7 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 			a.Close()
 		})
 	}
-	// The Hello is followed by MPA revision 1, in which the acceptor sends first.
+	// MPA revision 1 follows the Hello. In this revision the acceptor sends first.
 	inBubble(t, "D-03", func(t *testing.T) {
 		a, b := testkit.Pipe()
 		a.Write(goodHello.Append(nil, sdpwire.Figure))

@@ -15,7 +15,7 @@ func dataHead(n int, f sdpwire.Flags) []byte {
 }
 
 // TestInboxLands checks that payload goes into the lent buffer only if it fits and all earlier
-// payload went there. In any doubt it must go elsewhere.
+// payload went there. In any doubt the payload must go to a Private Buffer.
 func TestInboxLands(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
@@ -32,7 +32,7 @@ func TestInboxLands(t *testing.T) {
 	if n != 2 || &in.slots[a].body[0] != &lent[0] || in.Full(pending(0)) != true {
 		t.Errorf("first: %d pieces, full %t", n, in.Full(pending(0)))
 	}
-	// The message is cut in two, so that it may be longer than its header says.
+	// The message has two segments, so it may be longer than its header says.
 	b, n := next(dataHead(40, 0), 40, false)
 	if n != 3 || &in.slots[b].body[0] != &lent[60] {
 		t.Errorf("second: %d pieces", n)
@@ -87,7 +87,7 @@ func TestInboxLands(t *testing.T) {
 func TestInboxLendsLate(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
-	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // another goroutine may do this
+	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // the stream's receiver does this, perhaps in another goroutine
 	if !ok {
 		t.Fatal("no slot")
 	}
@@ -169,7 +169,7 @@ func TestInboxStream(t *testing.T) {
 	}
 	in.release(int(a))
 	in.full = true
-	if left, now := in.lend(nil, true, true); left || now { // message b continues
+	if left, now := in.lend(nil, true, true); left || now { // the rest of message b has not arrived
 		t.Errorf("left %t, to be received now %t, while a message is in progress", left, now)
 	}
 	in.full = false

@@ -10,8 +10,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// stalled returns a connection whose peer gives no more credit. It has a write of n bytes that
-// waits for credit, and no call that waits for the write.
+// stalled returns a connection whose peer gives no more credit, and the peer. A write of n bytes
+// waits for credit, and no call waits for the write.
 func stalled(t *testing.T, opt Options, n int) (*wirePeer, *Conn) {
 	t.Helper()
 	w, c := memWire(t, memSide{opt: opt}, smallHello)
@@ -73,7 +73,7 @@ func TestMayLeave(t *testing.T) {
 			if !v.own && (c.send.held != 700 || o.base != v.base) {
 				t.Errorf("%s: %d bytes from %d on, %d are held", v.what, len(o.buf), o.base, c.send.held)
 			}
-			if v.own { // a second call must not copy again
+			if v.own { // a second call of mayLeave must not copy again
 				p := &o.buf[0]
 				c.opt.SendBuffer = 1 << 20
 				if c.mayLeave(o); &o.buf[0] != p || c.send.held != 700+size-off {
@@ -98,8 +98,8 @@ func TestMayLeave(t *testing.T) {
 	})
 }
 
-// TestJoin checks that small writes join a waiting one in memory of the connection, up to its
-// limits.
+// TestJoin checks that small writes are appended to a waiting write in memory of the connection, up
+// to the limits of that memory.
 func TestJoin(t *testing.T) {
 	const held = 10_000
 	for _, v := range []struct {
@@ -202,8 +202,8 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// TestKeepSends checks that writes that wait only for TCP end when their memory is wanted back.
-// Requests that refer to the memory must be copied, and Reads must keep their targets.
+// TestKeepSends checks that writes that wait only for TCP end when keepSends is called. Requests
+// that refer to their memory must be copied, and Reads must keep their targets.
 func TestKeepSends(t *testing.T) {
 	inBubble(t, "D-32", func(t *testing.T) {
 		_, c := memWire(t, memSide{}, goodHello)

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// pair returns the two ends of a connection.
+// pair returns the two ends of a connection over loopback.
 func pair(t testing.TB, d Options, l Options) (dialled, accepted *Conn) {
 	t.Helper()
 	ln, err := Listen("127.0.0.1:0", &l)
@@ -63,7 +63,7 @@ func pairOn(t testing.TB, ln *Listener, d *Dialer) (dialled, accepted *Conn) {
 func shut(t testing.TB, cs ...*Conn) {
 	t.Helper()
 	var wg sync.WaitGroup
-	for _, c := range cs { // concurrently, because neither reads the unsent bytes of the other
+	for _, c := range cs { // concurrently, because neither end reads the unsent bytes of the other
 		wg.Go(func() { c.Close() })
 	}
 	wg.Wait()

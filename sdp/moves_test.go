@@ -181,7 +181,7 @@ func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.
 // waiting calls must end, and the SuspCommAck must have been sent before.
 func TestComeBackFails(t *testing.T) {
 	inBubble(t, "SDP-13.1.1-8", func(t *testing.T) { // [SDP-13.1.1-9] [D-51] [D-56] [SDP-8.1.1-1]
-		w, c := memWire(t, memSide{}, goodHello) // the connection's peer has no address to connect to
+		w, c := memWire(t, memSide{}, goodHello) // the peer has no address to which the connection could connect
 		read := started(func() (int, error) { return c.Read(make([]byte, 10)) })
 		if !waits(read) {
 			t.Fatal("nothing waits")
@@ -199,8 +199,8 @@ func TestComeBackFails(t *testing.T) {
 	})
 }
 
-// TestResumeStream checks the state that a connection keeps when it changes to a new stream, and
-// the state that ends with the old stream.
+// TestResumeStream checks which state a connection keeps when it changes to a new stream, and which
+// state ends with the old stream.
 func TestResumeStream(t *testing.T) {
 	inBubble(t, "SDP-13.1.1-17", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -284,8 +284,8 @@ func TestResumeStream(t *testing.T) {
 	})
 }
 
-// TestResumeState checks that the new holder continues where the state stops: held bytes are read
-// first, unsent bytes are sent first, and a pending end follows them.
+// TestResumeState checks that the new holder continues where the state stops: it reads held bytes
+// first, sends unsent bytes first, and then a pending DisConn.
 func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	token := []byte("0123456789abcdef")
 	for _, v := range []struct {
@@ -367,7 +367,7 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 	}
 	inBubble(t, "no peer", func(t *testing.T) { // [SDP-13.1.1-12]
 		l, _ := listenMem(t, ListenConfig{})
-		for range 2 { // a failed expectation has ended
+		for range 2 { // a failed Resume has ended its expectation
 			exp, err := l.Expect(netip.AddrPort{}, netip.AddrPort{}, false, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -467,7 +467,7 @@ func TestExpected(t *testing.T) { // [SDP-13.1.1-2] [SDP-13.1.1-13] [SDP-13.1.1-
 			}
 		})
 	}
-	// The listener waits for the state, for a limited time. [SDP-13.1.1-13]
+	// expected waits for the state, for a limited time. [SDP-13.1.1-13]
 	inBubble(t, "no state", func(t *testing.T) {
 		for _, closes := range []bool{false, true} {
 			l := &Listener{moves: map[moveKey]*move{}, dead: make(chan struct{})}

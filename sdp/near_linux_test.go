@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestNear checks that a waiting call finds out whether the peer is on this host. It cannot if the
-// stream has no socket.
+// TestNear checks that Near reports whether the peer of a waiting call is on this host. Without a
+// socket it must return false.
 func TestNear(t *testing.T) {
 	c, s := pair(t, Options{}, Options{})
 	if !(*waiting)(c).Near() || !(*waiting)(s).Near() {

@@ -2,4 +2,4 @@
 
 package sdp
 
-const tinyBuffers = 3 // the smallest number [SDP-10-2]
+const tinyBuffers = 3 // the smallest number of buffers [SDP-10-2]

@@ -41,8 +41,8 @@ type (
 	// An answer is sent by a holder for each order, and once at the start.
 	answer struct {
 		Err      string
-		Port     uint16 // port where the holder listens
-		Conn     *connAddrs
+		Port     uint16     // port where the holder listens
+		Conn     *connAddrs // addresses of the connection
 		Handover *handedOver
 		Sums     *sums
 		Written  int64 // bytes written so far, by all holders
@@ -235,7 +235,7 @@ func holderMain() int {
 	}
 }
 
-// A holder is such a process, as seen by the test.
+// A holder is a process that runs holderMain, as seen by the test.
 type holder struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -301,7 +301,7 @@ func (h *holder) end(asked bool) {
 type processVariant struct {
 	name string
 	opt  Options
-	most int64 // least number of bytes between two moves
+	most int64 // each move waits until at least this number of bytes has moved
 }
 
 // options returns the Options of both ends. The set-up of a resumed connection waits until the

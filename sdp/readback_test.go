@@ -53,8 +53,8 @@ func trickle(t *testing.T, addr string, seed uint64) string {
 	return l.Addr().String()
 }
 
-// TestReadGivesBack ends reads in the middle of a message. Afterwards nothing may use the buffer of
-// the read, and no byte of the message may be lost. [SDP-4.1-1] [D-40]
+// TestReadGivesBack ends reads in the middle of a message. After that the connection must not use
+// the buffer of the read, and must lose no byte of the message. [SDP-4.1-1] [D-40]
 func TestReadGivesBack(t *testing.T) {
 	for _, crc := range []bool{true, false} {
 		l, err := Listen("127.0.0.1:0", &Options{NoCRC: !crc})

@@ -15,8 +15,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestReserve checks that the address for the Port Mapper is held until it is released, and that
-// only connections of the dialer can use it.
+// TestReserve checks that the address for the Port Mapper stays reserved until release is called,
+// and that only connections of the dialer can use it.
 func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 	steadyFiles()
 	service := netip.MustParseAddrPort("127.0.0.1:9")
@@ -31,7 +31,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 		at      net.Addr // Dialer.Net.LocalAddr
 		service netip.AddrPort
 		ip      string
-		port    int // 0 for any
+		port    int // expected port; 0 for any
 	}{
 		{"by the route", nil, service, "127.0.0.1", 0},
 		{"no address", (*net.TCPAddr)(nil), service, "127.0.0.1", 0},
@@ -73,7 +73,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 				l.Close()
 				t.Error("another program can take the address")
 			}
-			// A connection of the dialer can.
+			// A connection of the dialer can use the address.
 			ln, err := net.Listen("tcp", netip.AddrPortFrom(v.service.Addr(), 0).String())
 			if err != nil {
 				t.Fatal(err)

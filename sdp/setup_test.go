@@ -69,7 +69,7 @@ func dialWire(t testing.TB, addr string, raw, private []byte) (*wirePeer, error)
 	return w, err
 }
 
-// next returns the next message.
+// next returns the next completion and its message. The message is nil if the stream has ended.
 func (w *wirePeer) next() (iwarp.Completion, []byte) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -274,7 +274,8 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			}
 		}
 	})
-	// HelloAck, and at once as many messages as were announced. [SDP-8.1.1-4]
+	// Directly after HelloAck, the peer sends as many messages as HelloAck has announced buffers,
+	// less two. [SDP-8.1.1-4]
 	t.Run("SDP-8.1.1-18", func(t *testing.T) {
 		w, c := connectWire(t, opt)
 		defer w.close()
@@ -288,7 +289,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		}
 		shutOne(t, c)
 	})
-	t.Run("SDP-8.1.2-1", func(t *testing.T) { // others are served all the same
+	t.Run("SDP-8.1.2-1", func(t *testing.T) { // after a failed set-up, others are served
 		for range 3 {
 			nc, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {
@@ -313,7 +314,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			t.Errorf("%v, %d refused", err, l.Refused())
 		}
 	})
-	t.Run("SDP-7.4-31", func(t *testing.T) { // only from the address that the mapper was told
+	t.Run("SDP-7.4-31", func(t *testing.T) { // only connections from the address that the mapper was told are accepted
 		told := netip.MustParseAddr("127.0.0.2")
 		lc := ListenConfig{Filter: func(_, remote net.Addr) bool {
 			return remote.(*net.TCPAddr).AddrPort().Addr().Unmap() == told
@@ -697,7 +698,7 @@ func TestSDP_8_2_2_6(t *testing.T) {
 		conn.Close()
 		<-conn.Done()
 	})
-	t.Run("D-49", func(t *testing.T) { // the error wraps the error of the layers below
+	t.Run("D-49", func(t *testing.T) { // the error wraps the cause, the error of the layers below
 		w, conn := connectWire(t, Options{})
 		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345},
 			SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
@@ -748,7 +749,7 @@ func TestSDP_9_Wire(t *testing.T) {
 		if err := <-errc; err != nil {
 			t.Error(err)
 		}
-		// Afterwards it is not readable. [SDP-9.2-23]
+		// After the RdmaRdCompl the buffer is not readable. [SDP-9.2-23]
 		if s := w.read(m.STag, m.VA, got[:1]); s == iwarp.StatusOK {
 			t.Error("readable after the completion")
 		}
@@ -767,8 +768,8 @@ func TestSDP_9_Wire(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.send(sdpwire.Message{MID: sdpwire.SrcAvail, Size: 7000, STag: win.STag(), VA: win.TO()}, string(data[1:6]))
-		// A Read returns only the payload of the message if that was received before the Read
-		// began.
+		// If the payload of the message was received before the Read began, the Read returns only
+		// that payload.
 		got := make([]byte, 7000)
 		n, err := io.ReadFull(c, got)
 		if err != nil || string(got) != string(data[1:7001]) {
@@ -959,14 +960,14 @@ func TestSDP_9_Wire(t *testing.T) {
 			if errors.Is(err, ErrReset) {
 				break
 			}
-			if err != io.EOF { // only the DisConn had arrived
+			if err != io.EOF { // only the DisConn had arrived when the Read ended
 				t.Fatal(err)
 			}
 		}
 		c.Close()
 		<-c.Done()
 	})
-	// [SDP-8.2.2-4]. [SDP-4.2-1] [SDP-8.2.1-5] [SDP-8.2.1-7] the stream ends without DisConn
+	// The stream ends without DisConn. [SDP-8.2.2-4] [SDP-4.2-1] [SDP-8.2.1-5] [SDP-8.2.1-7]
 	t.Run("lost", func(t *testing.T) {
 		w, c := connectWire(t, pinned)
 		if n, err := c.Write([]byte("gone")); n != 4 || err != nil {

@@ -16,8 +16,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// TestSDP_8_1_2_shortHello checks that a connection that ends before its first 18 bytes releases
-// its place at once, however long a Hello may take.
+// TestSDP_8_1_2_shortHello checks that a connection that ends before its first 18 bytes no longer
+// counts as pending, however long a Hello may take.
 func TestSDP_8_1_2_shortHello(t *testing.T) {
 	lc := ListenConfig{Options: Options{SetupTimeout: time.Hour}}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -43,15 +43,15 @@ func TestSDP_8_1_2_shortHello(t *testing.T) {
 		})
 	}
 	for end := time.Now().Add(testkit.Patience); l.Failed() < sniffLen && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // the connection ends shortly before it is counted
+		time.Sleep(time.Millisecond) // the listener counts the end shortly after it happens
 	}
 	if l.Refused() != 0 || l.Failed() != sniffLen {
 		t.Errorf("%d refused, %d failed, want 0 and %d", l.Refused(), l.Failed(), sniffLen)
 	}
 }
 
-// TestSniffSleeps checks that a listener looks at a peer that sends its first bytes slowly once for
-// each arrival, and sleeps between them.
+// TestSniffSleeps checks that a listener wakes once for each arrival of a peer that sends its first
+// bytes slowly, and sleeps between arrivals.
 func TestSniffSleeps(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -109,15 +109,15 @@ func TestSniffSleeps(t *testing.T) {
 	}
 }
 
-// TestD17_oneLimit checks that a peer with single bytes at a time has ten seconds in all, whether
-// the Hello is raw or private data, and whatever part arrived in time.
+// TestD17_oneLimit checks that a peer that sends single bytes has ten seconds for all of them,
+// whether the Hello is raw or private data, and whatever part of it has arrived.
 func TestD17_oneLimit(t *testing.T) {
 	request := append([]byte(mpaKey), 0x40, 2, 0, 36) // CRC, revision 2, private data
 	request = append(request, make([]byte, 4)...)
 	hello := goodHello.Append(nil, sdpwire.Figure)
 	for _, v := range []struct {
 		name string
-		wait time.Duration // pause before the first slow byte; once is sent at once
+		wait time.Duration // pause before once, which is sent in one piece
 		once []byte
 		slow []byte
 	}{
@@ -153,7 +153,7 @@ func TestD17_oneLimit(t *testing.T) {
 				if took := time.Since(begin); err == nil || took != 10*time.Second {
 					t.Errorf("ended after %v with %v, want 10 s", took, err)
 				}
-				<-gone // because the connection was closed
+				<-gone // the listener has closed the connection
 			})
 		})
 	}

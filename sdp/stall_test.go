@@ -83,7 +83,7 @@ func (g *gate) open(yes bool) {
 // connection is closed. Its memory must be free then, and the counted bytes must arrive after the
 // network works again.
 func TestD32_Stall(t *testing.T) {
-	// The first write needs no queue, and the second one needs the queue.
+	// The first size needs no queue, and the second needs the queue.
 	for _, size := range []int{300 << 10, 3 << 20} {
 		ln, err := Listen("127.0.0.1:0", &Options{})
 		if err != nil {
@@ -128,7 +128,7 @@ func TestD32_Stall(t *testing.T) {
 			}
 			late <- err
 		}()
-		// The write is blocked by now, or will find the connection closed.
+		// By now the write is blocked. If not, it will find the connection closed.
 		time.Sleep(10 * time.Millisecond)
 		g.open(true)
 		got := make([]byte, len(want))

@@ -12,7 +12,7 @@ import (
 
 // TestStraight checks that a write that nothing delays is handed to TCP without being queued, up to
 // a length of a few messages. A write that finds the socket full must wait, and later writes must
-// stay after it. [SDP-4.1-1]
+// be sent after it. [SDP-4.1-1]
 func TestStraight(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
@@ -34,7 +34,7 @@ func TestStraight(t *testing.T) {
 	read := make(chan error, 1)
 	long := 600 << 10
 	if sock.SharesByDefault {
-		long = 150 << 10 // a ring has less room than a socket
+		long = 150 << 10 // shared memory has less room than a socket
 	}
 	for _, n := range []int{1, 200, 5000, 64 << 10, long} {
 		if write(n) {
@@ -51,7 +51,7 @@ func TestStraight(t *testing.T) {
 	}
 	queued := false
 	whole := make([]byte, 40*300<<10)
-	// A reader as fast as the writer leaves no write in the queue, so the test repeats it.
+	// A reader as fast as the writer lets no write wait, so the test repeats the round.
 	for end := time.Now().Add(testkit.Patience); !queued && time.Now().Before(end); want = want[:0] {
 		go func() {
 			_, err := b.ReadFull(whole)

@@ -49,16 +49,18 @@ func TestStreamMixed(t *testing.T) {
 		if missing == "" || t.Failed() {
 			return
 		}
-		// Only a receiver that waits for a slower sender lends buffers for Writes.
+		// A receiver lends buffers for Writes only if it waits for a slower sender, so a round may
+		// do without them.
 		if round == 9 {
 			t.Fatalf("a mechanism was not used: %s", missing)
 		}
 	}
 }
 
-// TestStreamFullSegments sends messages that end with a full segment, among others of any length,
-// to reads that are longer. The places of bytes that are read ahead are predicted from the lengths
-// before, and are sometimes wrong. Every byte must arrive, with and without CRCs. [SDP-4.1-1]
+// TestStreamFullSegments sends messages that end with a full segment, mixed with messages of any
+// length, to reads that are longer. The receiver predicts from earlier lengths where bytes that are
+// read ahead belong, and is sometimes wrong. Every byte must arrive, with and without CRCs.
+// [SDP-4.1-1]
 func TestStreamFullSegments(t *testing.T) {
 	for _, noCRC := range []bool{false, true} {
 		opt := Options{NoCRC: noCRC, SameHost: samehost.Off}
@@ -71,7 +73,7 @@ func TestStreamFullSegments(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			buf := make([]byte, 256<<10) // the same memory again, as in a program that copies
+			buf := make([]byte, 256<<10) // the buffer is used again for each read, as in a program that copies
 			for rest := data; len(rest) > 0; {
 				n := 1 + rnd.IntN(len(buf))
 				if rnd.IntN(2) == 0 {
