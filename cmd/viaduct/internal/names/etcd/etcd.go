@@ -81,7 +81,7 @@ type Registry struct {
 	failure error // guarded by mu; why the last read of the table failed
 }
 
-// Open returns the registry of a cluster. It does not connect yet. The caller must call Close.
+// Open returns the registry of a cluster, without waiting for the cluster. Close must follow.
 func Open(cfg Config) (*Registry, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: cfg.Endpoints, TLS: cfg.TLS, Username: cfg.Username, Password: cfg.Password,
