@@ -29,7 +29,7 @@ func sowOdd(t *testing.T, root string) {
 }
 
 // TestAnyName: files of any name reach the server and come back unchanged over every transport. A
-// second sync transfers none of them, and the listing has one line for each.
+// second sync transfers no file, and the listing has one line per file.
 func TestAnyName(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
@@ -71,8 +71,8 @@ func TestAnyName(t *testing.T) {
 	}
 }
 
-// TestLeftOut: put, sync and get leave out pipes, broken links and links to directories. They count
-// and name what they leave out, copy all other files, and exit with 1.
+// TestLeftOut: put, sync and get leave out pipes, broken links and links to directories. The
+// commands count and name these, copy all other files, and exit with 1.
 func TestLeftOut(t *testing.T) {
 	t.Parallel()
 	from, outside := t.TempDir(), t.TempDir()
@@ -104,7 +104,7 @@ func TestLeftOut(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 
-			// The server serves all of its files, but no link that leads out of its directory.
+			// Unlike put, the server does not follow a link that leads out of its directory.
 			_, urls = start(t, 1, "serve", "--root", from, "--listen", listenURL(scheme, "127.0.0.1"))
 			back := t.TempDir()
 			fails(t, 1, "5 left out", "get", "-r", urls[0], "-o", back)
@@ -119,8 +119,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestPutLinkToDirectory: put -r of a link copies the directory that it leads to, under its own
-// name.
+// TestPutLinkToDirectory: put -r of a link copies the directory under the name of the link.
 func TestPutLinkToDirectory(t *testing.T) {
 	t.Parallel()
 	from, root := t.TempDir(), t.TempDir()

@@ -61,7 +61,7 @@ func TestCompletion(t *testing.T) {
 	fails(t, 2, "one of bash, fish, zsh", "completion", "csh")
 }
 
-// TestCompletionRunning: the addresses of running processes complete, including ports and names.
+// TestCompletionRunning: addresses of listening processes are completed, with ports and names.
 func TestCompletionRunning(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	_, urls := start(t, 2, "echo", "--listen", "vitcp://127.0.0.1:0/here?mtu=64K", "--listen", "tcp://:0")
@@ -195,7 +195,7 @@ func TestCompletionZsh(t *testing.T) {
 // terminals are sent bold and underlined letters.
 var overstruck = regexp.MustCompile(".\b")
 
-// TestMan: every verb has a page, and the programs that show manual pages report no error in any.
+// TestMan: every verb has a manual page, and groff and mandoc report no error in any page.
 func TestMan(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1000000000")
 	dir := t.TempDir()

@@ -87,8 +87,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTLSRefused: a client refuses a certificate of another authority, an expired one and one of
-// another host. A listener that asks for client certificates refuses a client without one.
+// TestTLSRefused: a client refuses an expired certificate, and one of another authority or host. A
+// listener that asks for client certificates refuses a client without one.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

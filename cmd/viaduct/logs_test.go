@@ -125,7 +125,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// TestBackslash: on systems with another separator, a backslash is an ordinary character of a path.
+// TestBackslash: where / separates path elements, a backslash is an ordinary character of a name.
 func TestBackslash(t *testing.T) {
 	t.Parallel()
 	if filepath.Separator == '\\' {

@@ -86,8 +86,7 @@ func run(t *testing.T, args ...string) result {
 }
 
 // runFrom is run with stdin as the input. Unless tests run at full length, the verbs in contained
-// run within this process: starting a process takes several times as long as most of the hundreds
-// of commands.
+// run within this process, because starting a process takes several times as long as most commands.
 func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	t.Helper()
 	if !testkit.LongRuns() && len(args) > 0 && slices.Contains(contained, args[0]) && !slices.Contains(args, "--exec") {
@@ -308,7 +307,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // each runs f for every transport of this build over IPv4, and for the first transport over IPv6
-// too. At full length it runs f for every transport over both.
+// too. At full length, every transport uses both address families.
 func each(t *testing.T, f func(t *testing.T, scheme, listen string)) {
 	for n, scheme := range transport.Names() {
 		for _, host := range []string{"127.0.0.1", "[::1]"} {

@@ -113,7 +113,7 @@ func soon(t *testing.T, what string, try func() time.Duration) {
 // below the 2, 3, 5 and 10 seconds of the protocols' own timers.
 const interruptBound = 1800 * time.Millisecond
 
-// TestInterruptStopped: an interrupted command ends although its peer is stopped.
+// TestInterruptStopped: an interrupted command ends although its peer is suspended.
 func TestInterruptStopped(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

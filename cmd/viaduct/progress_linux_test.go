@@ -42,8 +42,8 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// unlock lets the other end of a terminal be opened, and returns its number. It does not call Fd,
-// because that would make reads block without regard to deadlines.
+// unlock unlocks the slave end of a terminal, and returns its number. unlock does not call Fd,
+// because reads would then block without regard to deadlines.
 func unlock(master *os.File) (n int, err error) {
 	raw, err := master.SyscallConn()
 	if err != nil {

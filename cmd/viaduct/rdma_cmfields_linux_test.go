@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A cmFields sends the commands of rdma_cm, in which it makes each field wrong in turn. For each
-// command it creates an identifier in the required state.
+// A cmFields sends the commands of rdma_cm with each field wrong in turn. For each command it
+// creates an identifier in the required state.
 type cmFields struct {
 	*rdmaFields
 	id, gone uint32

@@ -32,7 +32,7 @@ func TestRDMADuplicates(t *testing.T) {
 	}
 }
 
-// Descriptor numbers outside the range that is reserved for devices, and in this range.
+// duplicateAt is outside the range of descriptor numbers reserved for devices, servedAt inside.
 const (
 	duplicateAt = 600
 	servedAt    = 1000

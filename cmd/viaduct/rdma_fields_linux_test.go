@@ -165,8 +165,8 @@ func (h *rdmaFields) right(c abi.Command) error {
 	return nil
 }
 
-// setUp opens the device again. It creates an object of each kind, which it keeps in have, and
-// another one, which it destroys for gone.
+// setUp opens the device again. It creates two objects of each kind: one stays in have, and one is
+// destroyed, with its handle in gone.
 func (h *rdmaFields) setUp() (err error) {
 	if h.uverbs, err = unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return err
@@ -368,7 +368,7 @@ func (h *rdmaFields) manager() (err error) {
 	return err
 }
 
-// finish sends the correct command, then destroys the object that it created and those in first.
+// finish sends the correct command, then destroys the created object and those in first.
 func (h *rdmaFields) finish(c abi.Command, first map[abi.Kind]uint32) error {
 	if err := h.right(c); err != nil {
 		return err

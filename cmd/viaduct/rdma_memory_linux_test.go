@@ -25,9 +25,8 @@ import (
 const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 
 // A program registers memory and lets a child process use its queues. Then it executes another
-// program, which has other memory at the same addresses. Requests that remain in the queues must
-// not read or write that memory, neither over a link nor through the process number, which stays
-// the same.
+// program, which has other memory at the same addresses. Requests still in the queues must not
+// access this memory, neither over a connection nor by the process number, which stays the same.
 func TestRDMAMemory(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"read", "write"} {
@@ -99,8 +98,8 @@ type rdmaEnd struct {
 
 const endEntries = 16
 
-// newRDMAEnd creates an end whose memory is at addr. Before, it creates and destroys skip objects
-// of each kind, so that the handles of the end are greater than those.
+// newRDMAEnd creates an end whose memory is at addr. First it creates and destroys skip objects of
+// each kind, so that the end gets greater handles.
 func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 	h := &rdmaAbuser{port: port}
 	e := &rdmaEnd{rdmaAbuser: h}

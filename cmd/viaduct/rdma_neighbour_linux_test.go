@@ -27,9 +27,9 @@ import (
 // TestRXENeighbour.
 const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 
-// Of two programs under one supervisor, one knows all handles, keys and addresses of the other. It
-// uses them in every field of every command, and in its requests. All of these must be refused, and
-// must not access the memory of the other program, which continues to work.
+// One of two programs under one supervisor knows all handles, keys and addresses of the other
+// program. It uses these in every field of every command, and in its requests. All must be refused
+// without access to the memory of the other program, which continues to work.
 func TestRDMANeighbour(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"--tcp"}} {
@@ -215,7 +215,7 @@ func rdmaHonest() (err error) {
 			return fmt.Errorf("honest: byte %#x was written", honestAt+i)
 		}
 	}
-	// None of its objects was affected: no event is pending, and all objects can be destroyed.
+	// The attack has affected no object: no event is pending, and all objects can be destroyed.
 	for i, e := range ends {
 		if err := e.cmCommand(abi.CMGetEvent, abi.EventLen, le.AppendUint64(nil, e.rdmaAbuser.at(0))); err != unix.EAGAIN {
 			return fmt.Errorf("honest: end %d has an event: %w", i, err)

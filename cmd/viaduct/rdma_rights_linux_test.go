@@ -47,7 +47,8 @@ func rdmaRights() error {
 	return rightsOfWriting()
 }
 
-// rightsOfRegistering registers memory of all kinds.
+// rightsOfRegistering registers memory whose mappings have various rights. Registrations for more
+// rights must fail.
 func rightsOfRegistering() error {
 	b, err := mapAt(rightsAt, 6*page)
 	if err != nil {

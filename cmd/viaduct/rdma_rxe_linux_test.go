@@ -173,7 +173,7 @@ const (
 )
 
 // attack connects a queue pair to itself, and posts requests that are correct in part while it
-// changes its rings at random.
+// changes the rings at random.
 func (s *rxeStream) attack() error {
 	const responseLen = 64 // including the provider's part
 	body := s.rdmaFields.body(abi.CreateQP)

@@ -252,7 +252,7 @@ func (s *rdmaStream) manage() error {
 	return err
 }
 
-// connectWhole connects two new queue pairs, which the rest of the stream uses.
+// connectWhole connects two new queue pairs, which the later commands of the stream use.
 func (s *rdmaStream) connectWhole() error {
 	cm, ioctls := s.cm, s.ioctls
 	defer func() { s.cm, s.ioctls = cm, ioctls }()

@@ -47,8 +47,8 @@ func recipes(t *testing.T) (list []recipe) {
 	return list
 }
 
-// awaitListener writes a script that replaces sleep(1). It waits until a socket listens at a port,
-// because on a busy machine that may take longer than the second in the documents.
+// awaitListener writes a script that replaces sleep(1). The script waits until a socket listens at
+// a port, because on a busy machine that may take longer than the second in the documents.
 func awaitListener(t *testing.T, dir, port string) {
 	t.Helper()
 	n, err := strconv.Atoi(port)

@@ -49,8 +49,9 @@ while True:
 	c.close()
 `
 
-// A listener with options that withhold connections, until the first bytes arrive or unless the
-// peer is a direct neighbour, accepts carried connections at once. The options stay set.
+// Options of a listener may withhold connections until the first bytes arrive, or from peers that
+// are no direct neighbours. Such a listener accepts carried connections at once, and keeps its
+// options.
 func TestRunDeferredAccept(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -101,7 +102,7 @@ func TestRunDeferredAccept(t *testing.T) {
 	}
 }
 
-// A listener that is bound to one interface is not carried, because the transport would admit
+// A listener that is bound to one interface is not carried over SDP, because SDP would admit
 // connections from other interfaces.
 func TestRunListenOneInterface(t *testing.T) {
 	t.Parallel()

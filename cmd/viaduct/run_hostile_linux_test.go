@@ -214,7 +214,7 @@ func hostile(arg string) error {
 	}
 	number := func() int { return hostileLow + mrand.IntN(hostileHigh-hostileLow) }
 	for range 2 {
-		wg.Go(func() { // calls
+		wg.Go(func() { // makes calls
 			for time.Now().Before(end) && failure.Load() == nil {
 				fd := number()
 				switch mrand.IntN(6) {

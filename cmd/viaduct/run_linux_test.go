@@ -101,7 +101,7 @@ func serveFile(t *testing.T, size int) (at string, want []byte) {
 	return strings.TrimPrefix(urls[0], "sdp://"), want
 }
 
-// curl is carried if its connect waits for the dial, and if its socket is held until the dial ends.
+// curl's connection is carried over SDP, whether connect waits for the dial or the socket is held.
 func TestRunCurl(t *testing.T) {
 	t.Parallel()
 	need(t, "curl", "curl")
@@ -124,7 +124,7 @@ func TestRunCurl(t *testing.T) {
 	}
 }
 
-// A program without carried connections behaves as usual, and the command returns its exit code.
+// A program whose connections are not carried behaves as usual, and its exit code is returned.
 func TestRunExit(t *testing.T) {
 	t.Parallel()
 	notExec := filepath.Join(t.TempDir(), "plain")
@@ -223,8 +223,8 @@ func echoTrue(port string) error {
 	return nil
 }
 
-// No connection is lost or wrong while signals interrupt accept and every thread of the supervisor.
-// The program's calls fail or are restarted, as without viaduct run.
+// No connection is lost or has wrong bytes while signals interrupt accept and every thread of the
+// supervisor. The program's calls fail or are restarted, as without viaduct run.
 func TestRunAcceptSignals(t *testing.T) {
 	t.Parallel()
 	program := buildC(t, acceptC)

@@ -59,7 +59,7 @@ func install(t *testing.T, program, dir string) string {
 	return to
 }
 
-// An asUser runs viaduct run as a user.
+// An asUser describes a user who runs viaduct run.
 type asUser struct {
 	dir  string // a directory that the user may write
 	self string // this test binary
@@ -207,8 +207,8 @@ func TestRunFilter(t *testing.T) {
 	}
 }
 
-// A daemon is carried like any program. The command ends with the process it has started; the
-// supervisor stays until the daemon has ended.
+// A daemon's connections are carried like those of any program. The command ends with the process
+// it has started. The supervisor stays until the daemon has ended.
 func TestRunDaemon(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -338,8 +338,8 @@ func TestRunReopen(t *testing.T) {
 	}
 }
 
-// A listener is carried even if it is opened at the very moment when the supervisor notices that
-// the previous one was closed.
+// A listener is carried even if it is opened at the very moment when the supervisor notices the
+// close of the previous one.
 func TestRunFlap(t *testing.T) {
 	t.Parallel()
 	n := 400
@@ -490,7 +490,7 @@ func TestRunUndumpableRequire(t *testing.T) {
 	}
 }
 
-// A program that changes its user is still carried by root's supervisor.
+// The connections of a program that changes its user are still carried by root's supervisor.
 func TestRunSetuid(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

@@ -101,8 +101,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// These match parts of the output that vary between runs: numbers, but not those of requirements,
-// and the widths of columns.
+// Patterns for output that varies between runs: numbers except those of requirements, and widths of
+// columns.
 var (
 	anyHex    = regexp.MustCompile(`\b(0x[0-9a-f]+|[0-9a-f]{8})\b`)
 	anyNumber = regexp.MustCompile(`\[[A-Z][A-Z0-9.-]+\]|\d+(\.\d+)*( (us|ms|s)\b)?`)

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// sow creates small files in dirs directories, a file "long" of that many bytes, and an empty file.
+// sow creates small files in dirs directories, a file of long bytes, and an empty file.
 func sow(t *testing.T, root string, dirs, files, long int) {
 	t.Helper()
 	for d := range dirs {
