@@ -20,7 +20,7 @@ type Config struct {
 }
 
 // A Server answers the questions of "viaduct ps" about a process. Its methods may be called
-// concurrently. On a nil Server they do nothing.
+// concurrently. On a nil Server the methods do nothing.
 type Server struct {
 	s *status.Server
 }

@@ -7,8 +7,8 @@
 //	s.WatchQueuePair(qp)  // a stream of package iwarp
 //	s.WatchVI(v)          // a connected VI
 //
-// The two commands then list the process together with their own. For programs they print the list
-// as JSON with the flag --json.
+// The two commands then list the process together with their own. With the flag --json the commands
+// print the list as JSON, for use by programs.
 //
 // The socket is in the user's run directory, for this user alone. Nothing is counted or sent unless
 // it is asked for. Watching a connection needs no goroutine, and does not keep the connection alive

@@ -112,8 +112,7 @@ type Config struct {
 	// MaxRead is the largest RDMA Read that is served, in bytes; 0 means that only the region
 	// limits it.
 	MaxRead uint32
-	// StrictInvalidate ends the stream if the peer invalidates an STag that is
-	// invalid already.
+	// StrictInvalidate ends the stream if the peer invalidates an STag that is invalid already.
 	StrictInvalidate bool
 
 	// FirstFPDUDelay delays the first FPDU of an Initiator; 0 means no delay. NoNudge switches off

@@ -22,8 +22,7 @@ func (timeoutError) Is(target error) bool { return target == os.ErrDeadlineExcee
 
 var _ net.Error = timeoutError{}
 
-// A RejectedError is the error of Dial and Client if the peer's ULP rejected
-// the connection.
+// A RejectedError is the error of Dial and Client if the peer's ULP rejected the connection.
 type RejectedError struct { // [MPA-7.1.1-12] [MPA-7.1.2-13]
 	Private  []byte // private data of the peer: input from the network
 	IRD, ORD int    // depths in the Reply: the depths that the peer would have needed

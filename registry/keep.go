@@ -20,10 +20,10 @@ type Registration struct {
 }
 
 // Keep registers r and renews its lease until the Registration is closed or ctx has ended. It
-// returns after the first attempt to register r, with the error if that failed. If the lease ends
-// later because the registry was unreachable for too long, Keep registers r again as soon as
-// possible, for example after a restart of the registry. report, if not nil, is called with an
-// error when renewing begins to fail, and with nil when r is registered again. It is not called
+// returns after the first attempt to register r, with the error if this attempt failed. If the
+// lease ends later because the registry was unreachable for too long, Keep registers r again as
+// soon as possible, for example after a restart of the registry. report, if not nil, is called with
+// an error when renewing begins to fail, and with nil when r is registered again. It is not called
 // concurrently with itself.
 func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, report func(error)) (*Registration, error) {
 	if lease < MinLease {
@@ -57,7 +57,7 @@ func (k *Registration) Close() error {
 const releaseTime = 2 * time.Second
 
 func keep(ctx context.Context, reg Registry, r Record, lease time.Duration, l Lease, report func(error)) error {
-	// parts is the number of renewals per lease, so that there is time for others if one is lost.
+	// parts is the number of renewals per lease. With several, the lease survives a lost renewal.
 	// After a failure the pauses are a quarter as long.
 	const parts = 3
 	pause := lease / parts

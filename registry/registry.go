@@ -57,7 +57,8 @@ type Record struct {
 	Name  string // 1 to 255 bytes of visible characters without "/"; upper and lower case differ
 	Value string // 1 to 1024 bytes of visible characters
 
-	// Until is the time when the record expires, or zero if it does not. Register ignores it.
+	// Until is the time when the record expires, or zero if the record does not expire. Register
+	// ignores Until.
 	Until time.Time
 }
 
@@ -137,7 +138,6 @@ type Lease interface {
 	// exist any more. After any other error Renew may be called again.
 	Renew(ctx context.Context) error
 
-	// Release ends the registration. The registration ends by itself if
-	// Release fails.
+	// Release ends the registration. The registration ends by itself if Release fails.
 	Release(ctx context.Context) error
 }

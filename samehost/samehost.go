@@ -9,8 +9,9 @@
 // the connection uses TCP.
 //
 // The TCP connection is made as usual, and stays open and silent: it ends when the peer ends.
-// Frames, limits and errors are the same. Both processes must belong to one user. If one end cannot
-// or does not want to use shared memory, the connection uses TCP, and [Path] has the reason.
+// Frames, limits and errors are the same as over TCP. Both processes must belong to one user. If
+// one end cannot or does not want to use shared memory, the connection uses TCP, and [Path] has the
+// reason.
 //
 // Over shared memory this process copies the sent bytes itself, while over TCP the kernel copies
 // them. So memory that is unmapped or shrinks while it is registered must be registered with
@@ -43,7 +44,8 @@ func (p Policy) String() string {
 	return "Policy(" + strconv.Itoa(int(p)) + ")"
 }
 
-// Parse returns the policy that s names: "auto", "off" or "require". It is the inverse of String.
+// Parse returns the policy that s names: "auto", "off" or "require". For any other text it returns
+// an error.
 func Parse(s string) (Policy, error) {
 	if i := slices.Index(names[:], s); i >= 0 {
 		return Policy(i), nil

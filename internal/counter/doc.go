@@ -1,4 +1,4 @@
-// Package counter counts events of one goroutine at a time for other goroutines to read.
+// Package counter has counters that one goroutine at a time writes and any goroutine reads.
 //
 // An atomic store waits until other processors see all earlier stores. A short message changes
 // several counters; a counter of this package costs only an ordinary instruction.

@@ -9,6 +9,6 @@
 //     that one read places it after its predecessor. A wrongly predicted frame goes through the
 //     staging buffer as if it had not been predicted.
 //
-// The steps are the same on each path: Next checks the frame, Target pins the memory of its bytes,
-// and End is called once all of them are in place.
+// The steps are the same on each path: Next checks the frame, Target pins the memory of its
+// payload, and End is called once all payload is in place.
 package placer

@@ -39,7 +39,7 @@ func (x *Placer) Open() bool { return x.f.open }
 func (x *Placer) Placed() int { return x.f.placed }
 
 // Missing returns the number of payload bytes of the current frame that have not arrived. The next
-// reads place them directly. It is 0 if no frame is open.
+// reads place these bytes directly. Missing returns 0 if no frame is open.
 func (x *Placer) Missing() int {
 	if !x.f.open {
 		return 0
@@ -191,8 +191,8 @@ func (x *Placer) Plan(p *frameio.Plan) {
 	}
 }
 
-// planRest plans the missing bytes of the current frame. If the Wire does not want them, it plans
-// to read them into the discard buffer and returns false.
+// planRest plans the missing bytes of the current frame. If the Wire does not want these bytes,
+// planRest plans to read them into the discard buffer and returns false.
 func (x *Placer) planRest(p *frameio.Plan) bool {
 	m := x.long
 	for at := x.f.placed; at < x.f.Size; {

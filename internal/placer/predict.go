@@ -83,8 +83,8 @@ func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 }
 
 // takePredicted handles predicted frame f, and the trailer of the frame before it. n bytes have
-// arrived from that trailer on. It returns how many of them it consumed: only the trailer if the
-// arrived frame does not match f.
+// arrived from that trailer on. It returns how many of the n bytes it consumed: only the trailer if
+// the arrived frame does not match f.
 func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
 	if x.f.open {
 		if taken = x.f.Trailer; taken >= len(f.Header) {

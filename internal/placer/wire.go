@@ -7,21 +7,21 @@ import "viaduct/internal/regmem"
 type Wire interface {
 	// Next checks the frame at the front of p before any of its payload is placed, and sets f. If
 	// early is true, Next may accept a long frame whose end has not arrived. n is the number of
-	// bytes of p that it consumed, and payload is the part of them to place. n is 0 if more of the
-	// frame must arrive, or if Next postpones the frame. ok is false if Next has handled the frame
-	// completely: the Placer then neither places nor ends it. An error other than frameio.ErrEnough
-	// ends the connection.
+	// bytes of p that Next consumed, and payload is the part of these bytes to place. n is 0 if
+	// more of the frame must arrive, or if Next postpones the frame. ok is false if Next has
+	// handled the frame completely: the Placer then neither places nor ends it. An error other than
+	// frameio.ErrEnough ends the connection.
 	Next(p []byte, early bool, f *Frame) (n int, payload []byte, ok bool, err error)
 
-	// Predicted does the work of Next for a predicted frame. Its payload was read to place, as far
+	// Predicted does the work of Next for a predicted frame. The payload was read to place, as far
 	// as it has arrived. arrived is the number of arrived bytes, counted from the start of headers.
 	// If another frame arrived, Predicted returns false for ok and changes nothing.
 	Predicted(headers, place []byte, arrived int, f *Frame) (payload []byte, ok bool, err error)
 
-	// Target pins and returns the memory for the payload from offset off on, at most n bytes. It
-	// may return fewer, up to the end of the piece of memory that contains off. If it returns empty
-	// memory, the Placer drops the bytes. Memory in the region that held pins has no pin of its
-	// own.
+	// Target pins and returns the memory for the payload from offset off on, at most n bytes.
+	// Target may return fewer bytes, up to the end of the piece of memory that contains off. If
+	// Target returns empty memory, the Placer drops the bytes. Memory in the region that held pins
+	// has no pin of its own.
 	Target(held regmem.Ref, off, n int) regmem.Ref
 
 	// Lost reports that a copy to memory failed, because the memory faulted.

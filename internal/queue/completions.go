@@ -32,8 +32,7 @@ type Completions[E any] struct {
 	notify   []func(E)
 }
 
-// NewCompletions returns a queue with room for capacity entries before it
-// grows.
+// NewCompletions returns a queue with room for capacity entries before it grows.
 func NewCompletions[E any](capacity int) *Completions[E] {
 	return &Completions[E]{capacity: capacity}
 }
@@ -41,7 +40,7 @@ func NewCompletions[E any](capacity int) *Completions[E] {
 // Push appends an entry. A closed queue drops it.
 func (c *Completions[E]) Push(e E) { c.PushN(e, 1) }
 
-// PushN appends the same entry n times. A closed queue drops all.
+// PushN appends the same entry n times. A closed queue drops the entries.
 func (c *Completions[E]) PushN(e E, n int) {
 	if n == 0 {
 		return
@@ -70,7 +69,7 @@ func (c *Completions[E]) PushN(e E, n int) {
 }
 
 // PushAll appends the entries of es, under one lock unless a Notify registration is pending. A
-// closed queue drops them.
+// closed queue drops the entries.
 func (c *Completions[E]) PushAll(es []E) {
 	if len(es) == 0 {
 		return

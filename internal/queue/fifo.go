@@ -2,8 +2,9 @@ package queue
 
 import "viaduct/internal/perturb"
 
-// A FIFO is a queue of any length, safe for concurrent use. The zero value is empty. It is for
-// requests that leave the queue when they start; their order of completion is tracked elsewhere.
+// A FIFO is a queue of any length, safe for concurrent use. The zero value is empty. A FIFO is for
+// requests that leave the queue when they start; another structure tracks the order of their
+// completion.
 type FIFO[T any] struct {
 	mu perturb.Mutex
 	s  slots[T] // guarded by mu

@@ -5,9 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// A Ring is a queue of bounded capacity between one goroutine that pushes and one that pops. Both
-// may run concurrently without waiting for each other. Comments mark the methods for one of them
-// with [pusher] or [popper]. The first push allocates the memory. Call Init before use.
+// A Ring is a queue of bounded capacity between one goroutine that pushes and one that pops. The
+// two goroutines never wait for each other. The mark [pusher] or [popper] in the comment of a
+// method names the only goroutine that may call the method. The first push allocates the memory.
+// Call Init before use.
 type Ring[T any] struct {
 	slots      []T
 	size       uint32        // a power of two

@@ -16,8 +16,8 @@ var ErrFull = errors.New("queue: work queue is full")
 //
 //	posted    the request is in the queue
 //	started   the engine has begun with it
-//	done      it and all before it are finished
-//	reaped    the consumer has taken it out
+//	done      the request and all requests before it are finished
+//	reaped    the consumer has removed the request
 //
 // The zero value is an empty queue that takes any number of requests.
 type Work[T any] struct {
@@ -25,10 +25,9 @@ type Work[T any] struct {
 	// Set it before use.
 	Limit int
 
-	// OnDone, if set, is called for each request at the moment it is done,
-	// in order and before it can be reaped. OnDone runs under the queue's lock: it may write the
-	// request's status or push to a completion queue, and must not call the queue. Set it before
-	// use.
+	// OnDone, if set, is called for each request at the moment the request is done, in order and
+	// before it can be reaped. OnDone runs under the queue's lock: it may write the request's status
+	// or push to a completion queue, and must not call the queue. Set OnDone before use.
 	OnDone func(T)
 
 	// OnDones, if set, is called once after the OnDone calls of requests that become done together,
@@ -137,8 +136,8 @@ func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 }
 
 // PeekN stores up to len(buf) of the next requests to start in buf. PeekN returns their number and
-// the sequence number of the first. MarkStarted starts the requests. Both are for the only
-// goroutine that starts requests, take no lock, and must not run concurrently with Flush.
+// the sequence number of the first. MarkStarted starts the requests. PeekN and MarkStarted are for
+// the only goroutine that starts requests, take no lock, and must not run concurrently with Flush.
 func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
 	first = w.started.Load()
 	end := w.posted.Load()
@@ -184,8 +183,8 @@ func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 }
 
 // Finish marks request seq as finished and returns how many requests become done: none if an
-// earlier request is unfinished. Finish has no effect on a finished or flushed request. So an
-// engine may finish a request after a flush.
+// earlier request is unfinished. Finish has no effect on a finished or flushed request. An engine
+// may therefore finish a request after a flush.
 func (w *Work[T]) Finish(seq uint64) int { return w.FinishRange(seq, seq+1) }
 
 // FinishRange marks the requests first to end-1 as finished, like Finish, and returns how many
@@ -253,8 +252,8 @@ func (w *Work[T]) advanceLocked() int {
 }
 
 // Update calls f for request seq, under the queue's lock, if the request is not finished yet. The
-// result reports whether f was called. So f can set the request's status without racing with a
-// flush.
+// result reports whether f was called. f can therefore set the request's status without racing with
+// a flush.
 func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 	if seq < w.done.Load() {
 		return false
@@ -306,7 +305,7 @@ const (
 // Reap removes and returns the first request if it is done. Otherwise h says why not, and v is the
 // zero value.
 func (w *Work[T]) Reap() (v T, h Head) {
-	// Load reaped before done: if they are equal, nothing was done and unreaped when done was
+	// Load reaped before done: if both are equal, every done request had been reaped when done was
 	// loaded.
 	if r := w.reaped.Load(); r == w.done.Load() {
 		if r == w.posted.Load() {

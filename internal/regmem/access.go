@@ -40,9 +40,9 @@ func (o Outcome) String() string {
 }
 
 // Access checks that a connection of domain d and identity owner may use length bytes at addr of
-// the region of handle, in the way that need describes, and pins them. The checks are made in the
-// order of the Outcome constants. The first failure is returned, and then nothing is pinned. Every
-// bit of need must be granted.
+// the region of handle, in the way that need describes, and pins these bytes. The checks are made
+// in the order of the Outcome constants. The first failure is returned, and then nothing is pinned.
+// Every bit of need must be granted.
 //
 // A range of length 0 passes if addr lies in the region or at its end.
 func (g *Registry) Access(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
@@ -96,7 +96,7 @@ func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]
 }
 
 // Check makes the checks of Access without a pin: it reports whether the range could be used now.
-// It serves the start of a message whose bytes are placed later.
+// Check is for the start of a message whose bytes are placed later.
 func (g *Registry) Check(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) Outcome {
 	r := g.live.get(handle)
 	if r == nil {

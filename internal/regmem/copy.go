@@ -13,9 +13,8 @@ import (
 // file was truncated.
 var ErrFault = errors.New("regmem: memory fault in a guarded region")
 
-// Copy copies len(src) bytes to dst, which must be at least as long. If
-// guarded is set, a fault ends the copy with ErrFault instead of ending the
-// program; some bytes may have been copied then.
+// Copy copies len(src) bytes to dst, which must be at least as long. If guarded is set, a fault
+// ends the copy with ErrFault instead of ending the program; some bytes may have been copied then.
 func Copy(dst, src []byte, guarded bool) error {
 	if !guarded {
 		copy(dst[:len(src)], src)

@@ -37,9 +37,8 @@ func (r Rights) String() string {
 	return s
 }
 
-// A Domain is a protection tag (VI) or protection domain (iWARP). Domains are
-// compared by identity. The nil *Domain matches every other: a protocol that
-// has no such wildcard never passes nil.
+// A Domain is a protection tag (VI) or protection domain (iWARP). Domains are compared by identity.
+// The nil *Domain matches every other: a protocol that has no such wildcard never passes nil.
 type Domain struct {
 	_ byte // distinct domains need distinct addresses
 }
@@ -47,8 +46,8 @@ type Domain struct {
 // NewDomain returns a domain that equals no other.
 func NewDomain() *Domain { return new(Domain) }
 
-// attributes holds the changeable attributes of a region. It is replaced as a whole, so that a
-// lookup sees one consistent set.
+// attributes holds the changeable attributes of a region. The struct is replaced as a whole, so
+// that a lookup sees one consistent set.
 type attributes struct {
 	rights Rights
 	domain *Domain
@@ -100,8 +99,8 @@ func (r *Region) Rights() Rights { return r.attrs.Load().rights }
 // Domain returns the protection tag or domain of the region.
 func (r *Region) Domain() *Domain { return r.attrs.Load().domain }
 
-// Owner returns the only connection that may use the region. It returns nil if every connection of
-// the domain may.
+// Owner returns the only connection that may use the region. Owner returns nil if every connection
+// of the domain may use the region.
 func (r *Region) Owner() any { return r.attrs.Load().owner }
 
 // Parent returns the region of this window, or nil if r is no window.

@@ -26,8 +26,7 @@ type Limits struct {
 	RegionBytes uint64 // length of the longest registration
 }
 
-// A Registry holds the regions of one NIC or device. The zero value is not
-// usable; call [New].
+// A Registry holds the regions of one NIC or device. The zero value is not usable; call [New].
 type Registry struct {
 	limits Limits
 	live   table // lookups take no lock
@@ -101,8 +100,7 @@ type Options struct {
 	Domain *Domain // protection tag or domain
 	Owner  any     // a comparable value; if not nil, only accesses with the same owner succeed
 
-	// ZeroBased makes addresses run from 0 instead of from the memory's
-	// virtual address.
+	// ZeroBased makes addresses run from 0 instead of from the memory's virtual address.
 	ZeroBased bool
 
 	// Guarded marks memory that may fault on access, for example a mapped file another process can

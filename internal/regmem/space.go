@@ -38,7 +38,7 @@ func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, e
 func (r *Region) Far() bool { return r.mem == nil }
 
 // Far reports whether the bytes belong to a [Space]. B is nil then, and only CopyTo and CopyFrom
-// can copy them.
+// can copy the bytes.
 func (ref Ref) Far() bool { return ref.region != nil && ref.region.mem == nil }
 
 func (ref Ref) farFrom(src []byte) error {

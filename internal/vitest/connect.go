@@ -22,7 +22,7 @@ func testClientServer(e *env) {
 	if s := client.State(); s != vi.ConnectPending {
 		e.Errorf("requester in state %v", s)
 	}
-	// These attributes are known when the server decides whether to accept.
+	// The server knows these attributes when it decides whether to accept.
 	got := r.RemoteAttributes()
 	if got.Reliability != e.level || got.MaxTransferSize != theirs || got.FlowControl ||
 		!got.EnableRDMAWrite || got.EnableRDMARead != e.canRead() {

@@ -30,7 +30,7 @@ type message struct {
 	at        int // offset of a Write in the target region
 }
 
-// A direction is one direction of the traffic.
+// A direction holds the state of the traffic from side from to the other side.
 type direction struct {
 	p    *pair
 	from int

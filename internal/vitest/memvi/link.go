@@ -246,8 +246,7 @@ func (l *link) scatter(d *vi.Descriptor, b []byte) vi.Status {
 	return 0
 }
 
-// finishSend completes a send. An error at a reliable level ends the
-// connection.
+// finishSend completes a send. An error at a reliable level ends the connection.
 func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 	if l.ep.FinishSend(d, seq, bad) {
 		l.breakLater(false)

@@ -175,7 +175,7 @@ type request struct {
 	local, remote vi.Address // the addresses from the view of the waiting side
 
 	answered bool        // guarded by Network.mu
-	answer   chan answer // one slot
+	answer   chan answer // has one slot, so that answering never blocks
 }
 
 func (r *request) answerLocked(a answer) bool {
@@ -261,7 +261,7 @@ func (r *request) Reject() error {
 	return nil
 }
 
-// told returns the attributes of a VI without the fields the other side can't see.
+// told returns the attributes of a VI as the other side sees them, which is without the tag.
 func told(ep *vi.Endpoint) vi.Attributes {
 	a := ep.Attributes()
 	a.Ptag = nil // a tag has no meaning at the other side
@@ -293,7 +293,7 @@ func window(a vi.Attributes) int {
 type peerReq struct {
 	ep            *vi.Endpoint
 	local, remote vi.Address
-	answer        chan answer // one slot
+	answer        chan answer // has one slot, so that answering never blocks
 }
 
 // ConnectPeer searches for the matching request of the peer. If there is none yet, the peer's
