@@ -223,8 +223,7 @@ func BenchmarkOneWay(b *testing.B) {
 	}
 }
 
-// waitOK waits for a successful completion without a time limit, because a limit costs more than a
-// message.
+// waitOK waits for a successful completion without a time limit, which costs more than a message.
 func waitOK(b *testing.B, q *CompletionQueue) {
 	c, err := q.Wait(b.Context())
 	if err != nil || c.Status != StatusOK {

@@ -96,8 +96,7 @@ type Config struct {
 	// Sending first breaks a rule of RFC 5044, so do not set EarlyResponder for unknown peers.
 	EarlyResponder bool
 
-	// Markers asks for markers in the received stream. A peer that asks for markers gets them in
-	// any case.
+	// Markers asks for markers in the received stream. A peer that asks gets them in any case.
 	Markers bool
 	// FPDUSize fixes the size of ULPDUs in bytes, 128 to 64766. 0 fits FPDUs to TCP segments, which
 	// gives about 64 KiB on a loopback interface. Software peers take any size, and large ones are
@@ -109,8 +108,7 @@ type Config struct {
 	// Atomic and Immediate enable the messages of RFC 7306. There is no
 	// negotiation on the wire: enable them only if the peer has them.
 	Atomic, Immediate bool
-	// MaxRead is the largest RDMA Read that is served, in bytes; 0 means that only the region
-	// limits it.
+	// MaxRead is the largest RDMA Read that is served, in bytes; 0 means any size.
 	MaxRead uint32
 	// StrictInvalidate ends the stream if the peer invalidates an STag that is invalid already.
 	StrictInvalidate bool

@@ -171,7 +171,7 @@ func (c *CompletionQueue) pushAll(es []Completion) {
 }
 
 // wake sends a signal even if the queue is not armed. It does nothing if a signal is already
-// waiting.
+// waiting in the channel.
 func (c *CompletionQueue) wake() {
 	select {
 	case c.signals() <- struct{}{}:

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Limits of a [Device]. Zero means the default. Streams, Regions and Bytes limit what exists at the
-// same time.
+// Limits of a [Device]. Zero means the default. Streams, Regions and Bytes limit what exists at a
+// time.
 type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 	Streams     int    // default 65536
 	Regions     int    // regions and windows; default 1<<20
@@ -130,8 +130,8 @@ type RegionOptions struct {
 	// Guarded marks memory whose access may fault, for example a mapped file that is truncated. A
 	// fault then fails the transfer instead of ending the program.
 	Guarded bool
-	// Key fixes the low eight bits of the STag if KeySet is true. Otherwise these bits are random,
-	// like the others.
+	// Key fixes the low eight bits of the STag if KeySet is true. Otherwise these bits are random
+	// too.
 	Key    uint8
 	KeySet bool
 

@@ -30,8 +30,7 @@ func (e *event) happen() bool {
 // has reports whether the event has happened.
 func (e *event) has() bool { return e.ch.Load() == &happened }
 
-// C returns a channel that is closed when the event happens, or is closed already if it has
-// happened.
+// C returns a channel that is closed when the event happens or has happened.
 func (e *event) C() <-chan struct{} {
 	if p := e.ch.Load(); p != nil {
 		return *p

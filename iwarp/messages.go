@@ -8,8 +8,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// messageTypes holds the messageType of each opcode. An opcode without an entry is refused by
-// parse.
+// messageTypes holds the messageType of each opcode. parse refuses all others.
 var messageTypes = [16]messageType{
 	rdmap.Write: {(*QueuePair).beginWrite, (*QueuePair).writeTarget, (*QueuePair).endWrite,
 		(*QueuePair).failWrite},

@@ -13,8 +13,7 @@ const (
 	segmentIPv6 = 1428
 )
 
-// A controller calls a function with the file descriptor of a connection, as [syscall.RawConn]
-// does.
+// A controller calls a function with the descriptor of a connection, as [syscall.RawConn] does.
 type controller interface {
 	Control(func(fd uintptr)) error
 }
@@ -33,8 +32,7 @@ func segmentSize(c net.Conn) int {
 	return segmentSizeBy(raw, c)
 }
 
-// segmentSizeBy does the work of segmentSize, without allocation, for a caller that has a
-// controller of c.
+// segmentSizeBy is segmentSize, without allocation, for a caller that has a controller of c.
 func segmentSizeBy(by controller, c net.Conn) int {
 	switch size := askSegmentSize(by); {
 	case size >= mpa.MinMULPDU:

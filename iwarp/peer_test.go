@@ -146,7 +146,7 @@ func (p *peer) raw(b []byte) {
 
 // more waits until bytes arrive, for patience at most, and appends them to p.buf.
 func (p *peer) more() error {
-	// The buffer is large, because a slow machine has only a second to read the megabytes before a
+	// The buffer is large, because a slow machine has only a second to read megabytes before a
 	// Terminate.
 	var b [64 << 10]byte
 	p.c.SetReadDeadline(time.Now().Add(patience))

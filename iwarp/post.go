@@ -150,8 +150,7 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	return n, err
 }
 
-// reserve reserves up to n slots of the send queue and returns their number, which is 0 if the
-// queue is full.
+// reserve reserves up to n slots of the send queue and returns their number; 0 means full.
 func (q *QueuePair) reserve(n int) int {
 	over := q.sqUsed.Add(int64(n)) - int64(q.set.sendDepth)
 	if over <= 0 {

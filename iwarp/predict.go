@@ -20,8 +20,7 @@ const (
 	maxVerified = 512 << 10
 )
 
-// seldomSeen makes Predict skip up to 63 occasions of looking ahead for Writes when Predict seldom
-// finds any.
+// seldomSeen makes Predict skip up to 63 looks ahead for Writes when it seldom finds any.
 var seldomSeen = budget.Rule{Max: 63}
 
 // A guess holds the data for predicting segments.

@@ -301,8 +301,7 @@ func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
 	return ref
 }
 
-// Lost implements [placer.Wire]. It ends the stream because the memory of the current segment
-// faulted.
+// Lost implements [placer.Wire]. It ends the stream, because memory of the current segment faulted.
 func (w *frames) Lost(err error) {
 	q := (*QueuePair)(w)
 	messageTypes[q.rx.seg.op].fail(q, &q.rx.seg, regmem.NoRegion, err)
@@ -326,8 +325,7 @@ func (w *frames) End(trailer []byte) error {
 	return nil
 }
 
-// verify checks the CRC of a segment that was read into place. It returns nil if the stream has no
-// CRCs.
+// verify checks the CRC of a segment that was read into place. Without CRCs it returns nil.
 func (q *QueuePair) verify(s *segment, trailer []byte) error {
 	if !q.rx.dec.CRC {
 		return nil

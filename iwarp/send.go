@@ -160,8 +160,7 @@ func (e *engine) Sent() {
 	}
 }
 
-// next begins the next message. It returns false if there is no message, or none that may begin
-// yet.
+// next begins the next message. It returns false if no message may begin now.
 func (q *QueuePair) next(b *frameio.Batch) bool {
 	t := &q.tx
 	for range 2 {
@@ -194,8 +193,8 @@ func headerLen(op rdmap.Opcode) int {
 	return ddp.UntaggedLen
 }
 
-// peek returns the next request of the send queue, without starting it. ok is false if there is
-// none.
+// peek returns the next request of the send queue, without starting it. ok is false if no request
+// is waiting to start.
 func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
 	t := &q.tx
 	if t.aheadAt == t.aheadN {
@@ -628,8 +627,7 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 	b.Bytes(p)
 }
 
-// control adds a message of one segment with the payload body, mostly an RDMAP header; nil means
-// none.
+// control adds a message of one segment with payload body, mostly an RDMAP header, or nil.
 func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 	refs := [1]regmem.Ref{regmem.Of(body)}
 	q.frame(b, h.Append(q.tx.hdr[:0]), refs[:min(1, len(body))], len(body), false)

@@ -56,8 +56,7 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
 	return 0
 }
 
-// full reports whether the socket takes no more bytes, and no bytes are under way whose arrival
-// would change that.
+// full reports whether the socket takes no more bytes, even after the bytes under way arrive.
 func full(t *testing.T, q *QueuePair) (yes bool) {
 	t.Helper()
 	if err := q.fc.Control(func(fd uintptr) {

@@ -125,7 +125,7 @@ func (q *QueuePair) full(next []byte, staged int) bool {
 	return full
 }
 
-// IsSend implements [Pending]. It returns false if the opcode has not arrived, and on a stream with
+// IsSend implements [Pending]. It returns false if the opcode has not arrived, and on streams with
 // markers.
 func (e *engine) IsSend() bool {
 	p := e.rx.next
@@ -136,8 +136,7 @@ func (e *engine) IsSend() bool {
 	return op.IsSend()
 }
 
-// Has implements [Pending]. It counts staged bytes first, and asks the kernel only if they are too
-// few.
+// Has implements [Pending]. It asks the kernel only if too few bytes are staged.
 func (e *engine) Has(n int) bool { return e.rx.staged >= n || e.rx.staged+e.fc.Pending() >= n }
 
 // nextRecv returns the receive for the next message, from the source. It returns nil if RecvDepth
@@ -166,8 +165,7 @@ func (e *engine) Deliver() (keep bool) {
 	return q.supply != nil && q.supply.Keep()
 }
 
-// callHandlers calls the handlers of the completion queues. The caller must hold no role of
-// frameio.
+// callHandlers calls the handlers of the completion queues. The caller has no role of frameio.
 func (q *QueuePair) callHandlers() {
 	q.sendCQ.deliver()
 	if q.recvCQ != q.sendCQ {

@@ -124,8 +124,7 @@ func timeUp() func() bool {
 	return func() bool { return time.Now().After(end) }
 }
 
-// longSend returns the ULPDU of a Send of one segment: the header of a source and n bytes of
-// payload.
+// longSend returns the ULPDU of a Send of one segment: a header and n bytes of payload.
 func longSend(msn ddp.MSN, n int) []byte {
 	u := rdmap.Send.UntaggedHeader(msn, 0, true, 0).Append(nil)
 	u = append(u, "head"...)

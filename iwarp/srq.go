@@ -66,8 +66,7 @@ func (s *SharedReceiveQueue) Len() int { return s.q.wait.Len() }
 // buffer and leaves fewer than n, even if the queue is low already. n = 0 cancels the request.
 func (s *SharedReceiveQueue) ArmLow(n int) { s.low.Store(int64(n)) }
 
-// Low returns the channel of the signals that ArmLow asks for. The channel holds at most one
-// signal.
+// Low returns the channel for the signals of ArmLow. The channel holds at most one signal.
 func (s *SharedReceiveQueue) Low() <-chan struct{} { return s.sig }
 
 func (s *SharedReceiveQueue) take() (*recvWQE, bool) {

@@ -97,8 +97,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 	return q, in, nil
 }
 
-// exchange sends the Request and waits for the Reply. rest holds bytes that arrived after the
-// Reply.
+// exchange sends the Request and waits for the Reply. rest holds any bytes after the Reply.
 func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration) (_ mpa.Action, rest []byte, err error) {
 	stop := bound(ctx, nc, limit)
 	defer stop()
@@ -225,8 +224,7 @@ func (c *Config) tuning() sock.Tuning {
 		SameHostDir: c.SameHostDir}
 }
 
-// owns reports whether only the stream uses the TCP connection, which WrapConn, TLS and KeepConn
-// prevent.
+// owns reports whether only the stream uses the TCP connection: no WrapConn, TLS or KeepConn.
 func (c *Config) owns() bool {
 	return c.WrapConn == nil && c.TLS == nil && !c.portable && !c.KeepConn
 }

@@ -27,8 +27,7 @@ type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8
 	Cause error  // underlying error on this side, or nil
 }
 
-// Error returns who found the error, the layer with its numbers, the meaning, and Hint and Cause if
-// they are set.
+// Error returns who found the error, the layer, its numbers, their meaning, Hint and Cause.
 func (e *TerminateError) Error() string {
 	source := "found"
 	if e.Remote {

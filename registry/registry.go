@@ -57,8 +57,7 @@ type Record struct {
 	Name  string // 1 to 255 bytes of visible characters without "/"; upper and lower case differ
 	Value string // 1 to 1024 bytes of visible characters
 
-	// Until is the time when the record expires, or zero if the record does not expire. Register
-	// ignores Until.
+	// Until is the time when the record expires; zero means never. Register ignores it.
 	Until time.Time
 }
 
@@ -91,8 +90,8 @@ type Answer struct {
 	// Records are sorted by name, and within a name in the registry's order of preference.
 	Records []Record
 
-	// Stale means that the registry was unreachable. The records are then the last known ones, and
-	// none has expired.
+	// Stale means that the registry was unreachable. Records then has the last known ones that have
+	// not expired.
 	Stale bool
 }
 

@@ -120,8 +120,7 @@ func (t *Table) Watch(ctx context.Context, kind, name string, f func(Answer)) er
 	}
 }
 
-// answer returns the valid records of a name. ok is false if Set was never called. The caller holds
-// t.mu.
+// answer returns the valid records of a name. ok is false before Set. The caller holds t.mu.
 func (t *Table) answer(kind, name string) (a Answer, ok bool) {
 	return Answer{t.named(kind, name), t.stale}.at(time.Now()), t.known
 }

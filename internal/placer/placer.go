@@ -129,7 +129,7 @@ func (x *Placer) Place(p []byte) {
 }
 
 // copy copies p to ref. It does nothing if p is the memory of ref, because a read has then placed
-// the bytes already.
+// p.
 func (x *Placer) copy(ref regmem.Ref, p []byte) error {
 	switch {
 	case !ref.Far() && &ref.B()[0] == &p[0]:
@@ -177,8 +177,7 @@ func (m *long) unpin() {
 	m.pins, m.discard = regmem.ReleaseAll(m.pins), nil
 }
 
-// Plan adds to p the places of the missing bytes of the current frame, and of the frames that will
-// probably follow.
+// Plan adds to p the memory for the missing bytes of the current frame and for predicted frames.
 func (x *Placer) Plan(p *frameio.Plan) {
 	if x.long == nil {
 		x.long = new(long)

@@ -28,7 +28,7 @@ const (
 const header, sumLen, watchedLen, least = 4, 4, 8, 8 << 10
 
 // A model is a protocol of test frames. The payload of each frame is placed after the payload of
-// the one before.
+// the previous frame.
 type model struct {
 	placer.Placer
 	region *regmem.Region
@@ -112,8 +112,7 @@ func (m *model) End(trailer []byte) error {
 	return nil
 }
 
-// Predict predicts that the next frame has the size and kind of the last one, and contiguous
-// memory.
+// Predict predicts one frame with the size and kind of the last, in contiguous memory.
 func (m *model) Predict(to *placer.Predictions) {
 	at := m.at
 	if m.Open() && m.kind != dropped {

@@ -27,12 +27,11 @@ type Wire interface {
 	// Lost reports that a copy to memory failed, because the memory faulted.
 	Lost(err error)
 
-	// End is called once for each frame, after its payload was placed or dropped. trailer has
-	// Frame.Trailer bytes.
+	// End is called once for each frame, after its payload was placed or dropped. len(trailer) is
+	// Frame.Trailer.
 	End(trailer []byte) error
 
-	// Predict adds the frames that will probably follow the current frame, or the last one if none
-	// is open.
+	// Predict adds the frames that will probably follow the current or last frame.
 	Predict(to *Predictions)
 }
 

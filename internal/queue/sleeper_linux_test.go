@@ -103,8 +103,7 @@ func TestDozers(t *testing.T) {
 	}
 }
 
-// storm makes each of the waiters wait for 1000 completions, which come from all sources: the pipe
-// and Push.
+// storm makes each of the waiters wait for 1000 completions, from the pipe and from Push.
 func storm(t *testing.T, p *piped, waiters int) {
 	const each = 1000
 	var wg sync.WaitGroup
@@ -148,8 +147,7 @@ func storm(t *testing.T, p *piped, waiters int) {
 	wg.Wait()
 }
 
-// TestDozeEnds checks that the end of the queue, or of the context, wakes a consumer that dozes at
-// the pipe.
+// TestDozeEnds checks that the end of the queue or the context wakes a consumer that dozes.
 func TestDozeEnds(t *testing.T) {
 	for i := range 40 {
 		p := newPiped(t)

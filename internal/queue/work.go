@@ -21,8 +21,8 @@ var ErrFull = errors.New("queue: work queue is full")
 //
 // The zero value is an empty queue that takes any number of requests.
 type Work[T any] struct {
-	// Limit is the largest number of requests in the queue, from post to reap; 0 means no limit.
-	// Set it before use.
+	// Limit is the largest number of requests in the queue, from post to reap; 0 means any. Set it
+	// before use.
 	Limit int
 
 	// OnDone, if set, is called for each request at the moment the request is done, in order and
@@ -98,8 +98,7 @@ func (w *Work[T]) PostN(vs []T) (n int, err error) {
 	return n, err
 }
 
-// putLocked stores v as request seq, which must be the next one. It returns ErrFull if the queue
-// has reached Limit.
+// putLocked stores v as request seq, which must be the next one. It returns ErrFull beyond Limit.
 func (w *Work[T]) putLocked(seq uint64, v T) error {
 	n := seq - w.reaped.Load()
 	if w.Limit > 0 && n >= uint64(w.Limit) {
@@ -305,8 +304,7 @@ const (
 // Reap removes and returns the first request if it is done. Otherwise h says why not, and v is the
 // zero value.
 func (w *Work[T]) Reap() (v T, h Head) {
-	// Load reaped before done: if both are equal, every done request had been reaped when done was
-	// loaded.
+	// Load reaped before done: if both are equal, no request was done and not reaped.
 	if r := w.reaped.Load(); r == w.done.Load() {
 		if r == w.posted.Load() {
 			return v, Empty
@@ -357,8 +355,7 @@ func (s *workSource[T]) ReadyLocked() (bool, error) {
 	return r < s.done.Load() || r == s.posted.Load(), nil
 }
 
-// Counts holds the four positions of a work queue, each as a number of requests since the queue was
-// made.
+// Counts holds the four positions of a work queue, each as a total number of requests.
 type Counts struct {
 	Posted, Started, Done, Reaped uint64
 }

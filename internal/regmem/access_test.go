@@ -34,8 +34,8 @@ func TestOutcomeOrder(t *testing.T) {
 		owner     any
 		need      Rights
 	}{r.Handle(), 10, 20, d, owner, RemoteRead}
-	// The access fails all checks at first. Each step corrects one more field, so that the next
-	// check fails.
+	// The access fails all checks at first. Each step corrects one field; the next check then
+	// fails.
 	c := good
 	c.handle, c.d, c.owner, c.need, c.addr, c.len = ^good.handle, other, stranger, RemoteWrite, math.MaxUint64-5, 200
 	try := func(want Outcome) {

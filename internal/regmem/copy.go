@@ -78,8 +78,8 @@ func probe(b []byte) error {
 	})
 }
 
-// Guard runs f, which accesses guarded memory. It returns ErrFault if an access faulted, and passes
-// other panics on.
+// Guard runs f, which accesses guarded memory. It returns ErrFault if an access faulted. Other
+// panics pass.
 func Guard(f func()) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {

@@ -178,8 +178,7 @@ func TestConcurrently(t *testing.T) {
 					mem[i] = 0xee
 				}
 				if r.state.Load() != closing {
-					// The failing attempts to pin the region may change its count for a moment, but
-					// none succeeds.
+					// Failing attempts to pin the region may change its count for a moment.
 					time.Sleep(time.Microsecond)
 				}
 			}

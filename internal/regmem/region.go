@@ -54,8 +54,7 @@ type attributes struct {
 	owner  any
 }
 
-// closing is the bit of Region.state which means that no new pin is granted. The bits below it
-// count pins.
+// closing is the bit of Region.state that refuses new pins. The bits below it count pins.
 const closing = 1 << 62
 
 // A Region is a range of memory under one handle. It is made by

@@ -42,8 +42,7 @@ type Registry struct {
 	holders   map[Holder]struct{} // guarded by holdersMu
 }
 
-// A Holder keeps pins while it waits for a peer (a sender whose socket is full), and can be asked
-// to release them.
+// A Holder keeps pins while it waits for a peer, such as a sender whose socket is full.
 type Holder interface {
 	// Relinquish copies the bytes of pinned memory that are still needed and releases the pins. It
 	// must not wait for a peer.
@@ -231,8 +230,7 @@ func (g *Registry) isRetiredLocked(h uint32) bool {
 // Deregister removes r from the registry and waits until all pins of r are released. Afterwards
 // every access with the handle of r returns [NoRegion].
 //
-// Errors: ErrNoRegion if r is not registered here, or not any more; ErrBusy if windows are bound to
-// r.
+// Errors: ErrNoRegion if r is not registered here any more, ErrBusy if windows are bound to r.
 func (g *Registry) Deregister(r *Region) error {
 	g.mu.Lock()
 	if g.live.get(r.handle) != r {

@@ -15,8 +15,7 @@ type Space interface {
 
 // RegisterSpace makes the n bytes at address base of the space s accessible under a new handle.
 // Such a region is called far. Peers name its bytes by the addresses of the space, or from 0 with
-// o.ZeroBased. The checks are the same as for near memory. If the space loses the memory, transfers
-// fail.
+// o.ZeroBased. The checks are those of near memory. Transfers fail if the space loses the memory.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, error) {
@@ -37,8 +36,7 @@ func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, e
 // Far reports whether the memory belongs to a [Space] and not to this process.
 func (r *Region) Far() bool { return r.mem == nil }
 
-// Far reports whether the bytes belong to a [Space]. B is nil then, and only CopyTo and CopyFrom
-// can copy the bytes.
+// Far reports whether the bytes belong to a [Space]. B is nil then; use CopyTo and CopyFrom.
 func (ref Ref) Far() bool { return ref.region != nil && ref.region.mem == nil }
 
 func (ref Ref) farFrom(src []byte) error {

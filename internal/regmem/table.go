@@ -64,8 +64,7 @@ func (t *table) place(s []atomic.Pointer[Region], r *Region) {
 	s[i&(len(s)-1)].Store(r)
 }
 
-// rebuild publishes a new array without tombstones, with room for twice the live regions, and
-// returns it.
+// rebuild publishes and returns a new array without tombstones, for twice the live regions.
 func (t *table) rebuild() []atomic.Pointer[Region] {
 	old := *t.slots.Load()
 	size := minSlots

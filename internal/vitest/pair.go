@@ -78,8 +78,7 @@ func (e *env) connectVIs(a, b *vi.VI) error {
 	return errors.Join(err, <-accepted)
 }
 
-// request sends a connection request until the other side waits for it, and returns the result of
-// the request.
+// request repeats a connection request until the other side waits for it, and returns the result.
 func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)
@@ -90,8 +89,7 @@ func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) e
 	}
 }
 
-// reap removes the descriptor at the head of a queue, checks that it is want, and returns its
-// status.
+// reap removes the first descriptor of a queue, checks that it is want, and returns its status.
 func (e *env) reap(what string, wait func(context.Context) (*vi.Descriptor, error), want *vi.Descriptor) vi.Status {
 	e.Helper()
 	d, err := wait(e.ctx())

@@ -213,8 +213,7 @@ func (d *direction) send() {
 	}
 }
 
-// announce gives the next expected message to the receiver, after the receiver has posted a receive
-// for it.
+// announce gives the next expected message to the receiver, once it has posted a receive for it.
 func (d *direction) announce(m message) {
 	if d.credits != nil {
 		select {

@@ -82,8 +82,7 @@ func (y *Tally) Rare(t *testing.T, most int) {
 	}
 }
 
-// start runs a test. If the harness allows broken connections, a test whose connection breaks is
-// repeated.
+// start runs a test. If the harness allows it, a test whose connection breaks is repeated.
 func start(t *testing.T, h Harness, level vi.Reliability, name string, f func(*env)) {
 	y := h.Tally
 	if y == nil {
@@ -250,8 +249,8 @@ func (x *trial) broke() bool {
 	return false
 }
 
-// flushed checks that all descriptors of a VI that is not connected have completed. It returns the
-// fault, or "".
+// flushed checks that all descriptors of a VI that is not connected have completed. It returns "",
+// or the fault.
 func flushed(v *vi.VI) string {
 	const bad = vi.StatusFlushed | vi.StatusTransportError | vi.StatusPartialError | vi.StatusRemoteDescriptor |
 		vi.StatusRDMAProtection | vi.StatusLengthError | vi.StatusFormatError | vi.StatusProtectionError

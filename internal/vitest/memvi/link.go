@@ -125,8 +125,7 @@ func (l *link) breakLater(orderly bool) {
 
 func (l *link) ready() bool { return l.started && !l.stopped && !l.dead }
 
-// step handles arrived messages and sends posted descriptors. It returns true if a message had
-// arrived.
+// step handles arrived messages and sends posted descriptors. got is true if a message had arrived.
 func (l *link) step() (got bool) {
 	l.grant()
 	for l.ready() {
@@ -408,7 +407,7 @@ func (l *link) handleRead(m message) { // [VIA-4.3-1] [VIA-4.4-3]
 	l.tell(answer)
 }
 
-// Cut breaks the transport of v's connection. Messages in flight are lost, and both sides find the
+// Cut breaks the transport of v's connection. Messages in flight are lost. Both sides find the
 // connection broken.
 func Cut(v *vi.VI) {
 	if l, ok := v.Link().(*link); ok {
