@@ -132,7 +132,7 @@ func TestStall(t *testing.T) {
 	if d := s.clock() - woken; d > time.Since(awake) {
 		t.Errorf("the clock went on by %v in %v", d, time.Since(awake))
 	}
-	// After that the clock runs again.
+	// Afterwards the clock runs at normal speed.
 	before := s.clock()
 	time.Sleep(50 * time.Millisecond)
 	if d := s.clock() - before; d < 50*time.Millisecond {

@@ -210,7 +210,7 @@ func TestVI_SuiteLossy(t *testing.T) {
 					h.Tally = &vitest.Tally{Tries: 2, Shared: &tally}
 					if cfg.Class2 {
 						h.Tally.Shared = &recovering
-						h.Scale = 5 // a message that is sent again arrives, however late
+						h.Scale = 5 // longer time limits, because a message that is sent again arrives late
 					}
 					vitest.Run(t, h)
 				})

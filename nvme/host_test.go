@@ -133,7 +133,7 @@ func (h *hostQueue) next() (e nvmewire.CQE, ok bool) {
 		h.t.Fatal(err)
 	}
 	h.last = c
-	// After the peer has closed the stream this fails, which does not matter.
+	// The error after the peer has closed the stream does not matter.
 	h.qp.PostRecv(iwarp.RecvWR{ID: c.ID, SG: []iwarp.SGE{iwarp.Buf(h.bufs[c.ID])}})
 	return e, true
 }

@@ -8,9 +8,8 @@ import (
 // chunk is the size in bytes of the units in which memory records writes.
 const chunk = 1 << 16
 
-// memory is a disk in memory. Discard clears only chunks that were written: a host discards the
-// whole disk before it makes a file system, and clearing would allocate the memory of the whole
-// disk.
+// memory is a disk in memory. Discard clears only chunks that were written. A host discards the
+// whole disk before it makes a file system, and clearing all of it would allocate its memory.
 type memory struct {
 	b       []byte
 	written []atomic.Bool // one for each chunk

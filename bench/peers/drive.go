@@ -81,8 +81,8 @@ type result struct {
 
 // An endpoint measures one transport. dial runs in this process, and serve in the other process.
 type endpoint interface {
-	// serve is the peer's side. It passes the data that dial needs to announce, and returns when
-	// the initiator has closed its connections. It calls mark when the measured part begins.
+	// serve is the peer's side. It passes the data that dial needs to announce, calls mark when the
+	// measured part begins, and returns when the initiator has closed its connections.
 	serve(m measure, announce func(v any) error, mark func()) error
 
 	// dial connects to the peer that announced hello and measures.
@@ -92,8 +92,8 @@ type endpoint interface {
 // settled is how long connections are idle before their memory is measured.
 const settled = 900 * time.Millisecond
 
-// outlast keeps the peer's side running until the measurement ends. Idle connections are measured,
-// and stay open until the initiator has measured its own.
+// outlast keeps the peer's side running until the measurement ends. Idle connections stay open
+// until both processes have measured their memory.
 func (m measure) outlast(wg *sync.WaitGroup, mark func()) {
 	if m.Op != opIdle {
 		wg.Wait()
@@ -104,8 +104,8 @@ func (m measure) outlast(wg *sync.WaitGroup, mark func()) {
 	m.hold()
 }
 
-// idle measures the memory of the initiator's idle connections. before was measured before they
-// were made.
+// idle measures the memory of the initiator's idle connections. before is the usage from before the
+// first connection.
 func (m measure) idle(before usage) result {
 	time.Sleep(settled)
 	u := now().sub(before)
@@ -122,8 +122,8 @@ var endpoints = map[string]endpoint{
 	"unix":  streamEndpoint{dialUnix, listenUnix},
 }
 
-// driveMain runs one measurement with the parameters in args. It is the command drive, for tuning
-// by hand. driveApart starts it for every measurement.
+// driveMain runs one measurement with the parameters in args. It is the command drive, which
+// driveApart runs for every measurement, and which serves for tuning by hand.
 func driveMain(args []string) error {
 	var m measure
 	var peer bool
@@ -199,7 +199,7 @@ func (m *measure) args() []string {
 		fmt.Sprintf("-crc=%t", m.CRC), "-fpdu", fmt.Sprint(m.FPDU), "-level", m.Level,
 		fmt.Sprintf("-wait=%t", m.Wait), "-profile", m.profile,
 	}
-	// These flags are passed only if they are set, because older builds do not have them.
+	// The flags below are passed only if they are set, because older builds do not have them.
 	if m.Rings {
 		args = append(args, "-rings")
 	}
@@ -383,7 +383,7 @@ func profile(prefix, suffix string) (stop func()) {
 	return func() { pprof.StopCPUProfile(); f.Close() }
 }
 
-// buffer returns n bytes that begin at a page boundary. All of them were written, so that their
+// buffer returns n bytes that begin at a page boundary. All n bytes were written, so that their
 // pages are present.
 func buffer(n int) []byte { return fillBuffer(plainBuffer(n)) }
 
@@ -440,8 +440,8 @@ func (w *stopwatch) up(n int) bool {
 // setupGrace is how long the peer of opSetup continues after the time limit.
 const setupGrace = time.Second
 
-// setups calls one, which makes and closes a connection, until limit has passed, and returns the
-// rate.
+// setups measures the rate of calls of one, which makes and closes a connection, until limit has
+// passed.
 func setups(limit time.Duration, one func() error) (result, error) {
 	n := 0
 	w := watch(limit, 1)
@@ -457,8 +457,8 @@ func setups(limit time.Duration, one func() error) (result, error) {
 	return w.result(n, 0), nil
 }
 
-// every returns the number of messages of size bytes between two readings of the clock: those of
-// 256 KiB.
+// every returns the number of messages between two readings of the clock: as many messages of size
+// bytes as fit into 256 KiB, at least one.
 func every(size int) int { return max(1, 256<<10/size) }
 
 // result returns the result for the given number of messages of size bytes since the start.

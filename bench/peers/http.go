@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The measurements of this file run net/http over each kind of stream. They show how much a real
-// program gains from a faster stream.
+// The measurements of this file run net/http over each kind of stream. The figures show how much a
+// real program gains from a faster stream.
 
 // clients is the number of HTTP clients, each with one persistent connection.
 const clients = 16

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The functions writes to pings return what sets the operation of a measure.
+// The following functions return functions that set the operation and the sizes of a measure.
 
 func writes(size, depth, bell, footprint int) func(*measure) {
 	return func(m *measure) {

@@ -47,7 +47,7 @@ func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 	}
 	if install && len(want) > 0 {
 		// The packages are installed one by one, so that a package that this system lacks does not
-		// prevent the others.
+		// prevent the installation of the others.
 		for _, p := range want {
 			cmd := exec.Command("apt-get", "install", "-y", "--no-install-recommends", p)
 			cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
@@ -156,7 +156,7 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// c runs one measurement of the plain C program.
+// c runs one measurement of the plain C program, which uses TCP.
 func (t *toolbox) c(op string, size, batch, footprint int) (result, error) {
 	if t.missing["c"] != "" {
 		return result{}, errMissing

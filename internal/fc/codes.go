@@ -203,7 +203,8 @@ func (s SOF) Valid() bool {
 	return false
 }
 
-// Class returns the class of service: 2, 3, 4, or 'F' for SOFf. It returns 0 for an unknown code.
+// Class returns the class of service: Class2, Class3, 4 for class 4, or ClassF. It returns 0 for an
+// unknown code.
 func (s SOF) Class() Class {
 	switch s {
 	case SOFi2, SOFn2:

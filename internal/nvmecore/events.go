@@ -51,8 +51,8 @@ func (c *controller) deliver() {
 		Output{Queue: q, SQE: s, CQE: q.Respond(&s, nvmewire.NoticeNamespaces, nvmewire.OK)})
 }
 
-// changes returns the log page of changed namespaces. Unless retain is set, reading it allows the
-// next event.
+// changes returns the log page of changed namespaces. Unless retain is set, changes forgets them,
+// and the next event may be sent.
 func (c *controller) changes(retain bool) []byte {
 	slices.Sort(c.list)
 	page := nvmewire.AppendList(nil, c.list)

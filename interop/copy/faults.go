@@ -230,8 +230,8 @@ func (c *copying) run(ctx context.Context, steps []step) (found string, err erro
 	return strings.Join(all, "; "), compare(c.source, filepath.Join(files, "tree"))
 }
 
-// end runs a command until a fault ends it, and restarts the server s if the fault has killed it.
-// It returns the server and its address. found describes the result.
+// end runs a command until the fault of st ends the copy, and restarts the server s if the fault
+// has killed the server. It returns the server and its address. found describes the result.
 func (c *copying) end(ctx context.Context, st step, args []string, s *proc.Process, url, files string, d *disk) (_ *proc.Process, _, found string, err error) {
 	if st.fault == full {
 		room := int64(c.files) * max(c.small, 4096) / 2

@@ -14,7 +14,7 @@
 //     sync completes the copy; every file is complete and no other file is left.
 //   - handover: one of two proxies is killed while connections move from one to the other. The
 //     bytes that return through a connection are a prefix of those sent, and a proxy that is
-//     started then serves at the same address.
+//     started afterwards serves at the same address.
 //   - fabric: the fabric or a member is killed. Once it runs again, the members reach each other
 //     again.
 //

@@ -26,8 +26,8 @@ func (c *campaign) serve(args ...string) (*proc.Process, string, error) {
 	return p, url, nil
 }
 
-// again is serve at the address of a process that has just ended. It retries, because the system
-// may not have closed the old sockets yet.
+// again is serve for args with the address of a process that has just ended. It retries, because
+// the system may not have closed the sockets of that process yet.
 func (c *campaign) again(args ...string) (p *proc.Process, url string, err error) {
 	for end := time.Now().Add(proc.Patience); ; time.Sleep(100 * time.Millisecond) {
 		if p, url, err = c.serve(args...); err == nil || time.Now().After(end) || c.ctx.Err() != nil {

@@ -47,7 +47,7 @@ func ring(ctx context.Context, o *options, s scenario) (said string, err error) 
 		fabric.Process.Signal(os.Interrupt)
 		fabric.Wait()
 	}()
-	if _, err := out.Read(make([]byte, 100)); err != nil { // the line that says that it listens
+	if _, err := out.Read(make([]byte, 100)); err != nil { // waits for the line that says that the fabric listens
 		return "", fmt.Errorf("the fabric: %w", err)
 	}
 	fcvi := []string{"fcvi"}

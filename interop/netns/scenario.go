@@ -28,7 +28,7 @@ type scenario struct {
 	track      bool
 	events     []event
 	size       string // message size of a throughput measurement
-	congestion string // congestion control of a throughput measurement, one that an unprivileged program may choose
+	congestion string // congestion control of a throughput measurement; any that an unprivileged program may choose
 	alone      bool   // run it when nothing else runs; throughput measurements run one after the other
 
 	// Conditions besides the promises of package mixed.
@@ -316,7 +316,7 @@ func scenarios(long bool) []scenario {
 		{name: "all of these", fault: link.Fault{Delay: 20 * ms, Jitter: 5 * ms, Loss: 0.01, Reorder: 0.02, Duplicate: 0.02, Corrupt: 0.002}},
 		{name: "10 Mbit/s", fault: delay(link.Fault{Rate: 10_000_000}), rate: 60_000},
 		{name: "MTU 576", mtu: 576, fault: delay(link.Fault{Loss: 0.001})},
-		{name: "MTU 9000", mtu: 9000, fault: delay(link.Fault{Loss: 0.003})}, // larger packets are fewer, so a larger share of them is lost
+		{name: "MTU 9000", mtu: 9000, fault: delay(link.Fault{Loss: 0.003})}, // a greater loss, because larger packets are fewer
 	}
 	if long { // only with -long, because a full link keeps the emulator busy
 		all = append(all, scenario{name: "throughput, 300 Mbit/s", run: throughput, size: "1M", alone: true, mtu: 9000, traffic: 3 * time.Second, limit: 5 * time.Minute,

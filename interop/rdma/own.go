@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// The source of our own programs, and a header that they need.
+// The directory of our own programs, and a header that they include.
 const (
 	cSource  = "interop/rdma/c"
 	cHeaders = "/usr/include/rdma/rdma_cma.h" // from librdmacm-dev, which depends on libibverbs-dev

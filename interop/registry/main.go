@@ -26,8 +26,8 @@ const (
 )
 
 func main() {
-	// SIGPIPE is caught because by default it would end this process, when the reader of the output
-	// has ended, and leave the child processes.
+	// SIGPIPE is caught, because it would end this process, and leave the child processes, when the
+	// reader of the output has ended.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	flag.Parse()
 	err := run(ctx)

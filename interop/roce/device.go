@@ -22,8 +22,8 @@ var (
 // A deviceTalk is a conversation between a program of this machine, under viaduct run --rdma, and a
 // program of the guest.
 type deviceTalk struct {
-	line         string // command of both sides
-	ours, theirs string // options of one side only
+	line         string // command of both programs
+	ours, theirs string // options of the program here, and of the program in the guest
 	client       string // options of the client, before the address of the server
 	serves       bool   // the program on this machine is the server
 	ipv6         bool   // the server has an IPv6 address
@@ -106,8 +106,8 @@ func build(ctx context.Context, dir, path string) (string, error) {
 	return bin, err
 }
 
-// runExample lets the example of package roce write into the memory of a program in the guest, and
-// read it back.
+// runExample runs the example of package roce, which writes into the memory of a program in the
+// guest and reads the bytes back.
 func runExample(ctx context.Context, bin string, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()

@@ -67,7 +67,7 @@ func newLab(ctx context.Context) (*lab, error) {
 
 func (l *lab) close() { os.RemoveAll(l.dir) }
 
-// run runs one trial and stops its servers. An error of a server is an error of the trial.
+// run runs one trial and stops its servers. An error of a server fails the trial.
 func (l *lab) run(tr trial) (err error) {
 	l.shown = map[fact]bool{}
 	defer func() {

@@ -66,7 +66,7 @@ func (k flowKey) reverse() (r flowKey) {
 type flow struct {
 	first   uint32 // sequence number after the SYN
 	next    uint32 // next expected sequence number
-	begun   bool   // the start-up frame was complete
+	begun   bool   // the start-up frame has been found, so FPDUs follow
 	other   bool   // the stream is not iWARP
 	late    map[uint32][]byte
 	pending []byte // bytes in order that are not a complete frame yet

@@ -452,8 +452,9 @@ func TestDirectoryLogin(t *testing.T) {
 	}
 }
 
-// TestFARPRules: a port stays silent or sends at most one reply, uses the four values of the flags,
-// and needs no login. [FCVI-7.5-4] [FCVI-7.5-6] [FCVI-7.5-7] [FCVI-7.5-8]
+// TestFARPRules: the flags decide whether a port answers a FARP-REQ by a FARP-REPLY, a PLOGI, both
+// or neither. The port needs no login, answers a duplicated request once, and stays silent if the
+// request describes another port. [FCVI-7.5-4] [FCVI-7.5-6] [FCVI-7.5-7] [FCVI-7.5-8]
 func TestFARPRules(t *testing.T) {
 	for flags := range uint8(4) {
 		n, a, b := online(t, false, nil)

@@ -39,7 +39,7 @@ type verbs interface {
 	free() error
 }
 
-// A place is memory of the peer.
+// A place is an address in the peer's memory, with the handle of the region.
 type place struct {
 	address uint64
 	handle  uint32

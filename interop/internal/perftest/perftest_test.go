@@ -164,8 +164,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestSecondStream: the client retries while the server does not listen for the second stream yet,
-// and gives up if it never does.
+// TestSecondStream: the client retries while the server does not listen for the second stream, and
+// gives up after some attempts.
 func TestSecondStream(t *testing.T) {
 	opt := Options{Size: 64, Count: 10}
 	ctx := within(t)

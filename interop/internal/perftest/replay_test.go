@@ -35,7 +35,7 @@ var recorded = []struct {
 
 // TestReplay puts recorded clients of the tools in front of our server, and recorded servers in
 // front of our client, with the contents verified where possible. The replay replaces the recorded
-// keys by those of our side; it sends all other bytes as recorded.
+// keys by the keys of our side, and sends all other bytes as recorded.
 func TestReplay(t *testing.T) {
 	for _, r := range recorded {
 		cs := testkit.Conversations(t, filepath.Join("../../testdata", r.file))
@@ -67,7 +67,7 @@ func answered(t *testing.T, p *replay.Player) []byte {
 	return message(t, p, n)
 }
 
-// answer reads our next message on the control stream and sends the recorded one.
+// answer reads our next message on the control stream, and sends the recorded answer.
 func answer(t *testing.T, p *replay.Player) []byte {
 	t.Helper()
 	body := message(t, p, len(p.Peek()))

@@ -106,8 +106,8 @@ func (m *mover) work(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// settle waits until TCP has acknowledged all Writes. It returns at once if the stream has no
-// socket of ours, because the completion of a Write on an adapter means the same.
+// settle waits until TCP has acknowledged all Writes. It returns at once for a stream on an
+// adapter, whose completions of Writes mean the same.
 func (m *mover) settle(ctx context.Context) error {
 	for {
 		n, ok := unacknowledged(m.data)
