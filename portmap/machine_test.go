@@ -31,7 +31,7 @@ func testMachine(change func(*ServerConfig)) *machine {
 	return newMachine(cfg)
 }
 
-// ask passes one message to m and returns the answer. The result is false if there was none.
+// ask passes one message to m and returns the answer, or false if m does not answer.
 func ask(t testing.TB, m *machine, now time.Time, msg portmapwire.Message) (portmapwire.Message, bool) {
 	t.Helper()
 	b := m.Handle(now, from, msg.Append(nil), nil)
@@ -120,8 +120,8 @@ func TestSilence(t *testing.T) {
 			t.Errorf("%x was answered with %x", b, r)
 		}
 	}
-	// Two datagrams are too short, 4*64-1*64 have another version, and 4*14 another IPV. The rest
-	// are the three other messages in both families.
+	// Two datagrams are too short, 192 have another version, and 56 of the others another IPV. The
+	// six unmatched ones are three messages of other types in both families.
 	if s := m.Stats(); s.Malformed != 2+192+56 || s.Unmatched != 6 || s.Received != 256 {
 		t.Errorf("%+v", s)
 	}
@@ -130,8 +130,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestMappedAddresses: if one or both addresses of an IPv6 request are IPv4-mapped, the answer has
-// the same IPV and the same CpIPAddr. [SDP-15-1]
+// TestMappedAddresses checks that if one or both addresses of an IPv6 request are IPv4-mapped, the
+// answer has the same IPV and the same CpIPAddr. [SDP-15-1]
 func TestMappedAddresses(t *testing.T) {
 	var p ports
 	m := testMachine(func(c *ServerConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
@@ -247,8 +247,8 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	}
 }
 
-// TestConnected: a connection replaces the PMAck only if its source is the client's address and
-// port, and its destination the granted address and port. [SDP-7.5.2-1]
+// TestConnected checks that a connection replaces the PMAck only if its source is the client's
+// address and port, and its destination the granted address and port. [SDP-7.5.2-1]
 func TestConnected(t *testing.T) {
 	m := testMachine(nil)
 	ask(t, m, t0, req(1, "10.0.0.1:80"))
@@ -269,7 +269,8 @@ func TestConnected(t *testing.T) {
 	}
 }
 
-// A ports opens a port for each request and counts the open ones.
+// A ports opens a port for each request. open counts the open ports, lost those closed without a
+// confirmation, and taken those confirmed.
 type ports struct {
 	next              uint16
 	open, lost, taken int
@@ -362,8 +363,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// TestFlood: 200,000 requests with forged fields use a bounded amount of memory, and an honest
-// client gets its answers meanwhile. [SDP-15-2]
+// TestFlood checks that 200,000 requests with forged fields use a bounded amount of memory, and
+// that an honest client gets its answers meanwhile. [SDP-15-2]
 func TestFlood(t *testing.T) {
 	const total = 200_000
 	m := testMachine(nil)
@@ -425,7 +426,7 @@ func FuzzMachine(f *testing.F) {
 		for len(b) > 0 {
 			n := min(len(b), portmapwire.MessageLen)
 			d := append([]byte(nil), b[:n]...)
-			if n == portmapwire.MessageLen && d[47]&1 == 1 { // half of them name real services
+			if n == portmapwire.MessageLen && d[47]&1 == 1 { // half of the requests name real services
 				copy(d[4:6], []byte{0, 99})
 				copy(d[32:36], []byte{10, 0, 0, 1})
 				d[0] = d[0]&0x30 | 4

@@ -107,7 +107,7 @@ func TestRun(t *testing.T) {
 			m.Type = portmapwire.Deny
 			return []any{m.Append(nil)}, nil
 		}, log: []string{"PMReq 0s"}, err: ErrDenied},
-		// A read reports the error, or the next write does. [D-63]
+		// The error ECONNREFUSED is returned by a read, or by the next write. [D-63]
 		{name: "unreachable, by read", answer: func(int, []byte) ([]any, error) { return []any{syscall.ECONNREFUSED}, nil },
 			log: []string{"PMReq 0s", "PMReq 50ms"}, took: 50 * time.Millisecond, err: ErrNoAnswer},
 		{name: "unreachable, by write", answer: func(int, []byte) ([]any, error) { return nil, syscall.ECONNREFUSED },

@@ -115,9 +115,9 @@ func TestResolveCancelled(t *testing.T) {
 	}
 }
 
-// TestReplySource: on a socket that is bound to every address, the answer comes from the address to
-// which the request was sent. A connected client receives nothing else. [SDP-7.4-15] [SDP-7.4-34]
-// [D-66]
+// TestReplySource checks that, on a socket bound to every address, the answer comes from the
+// address to which the request was sent, because a connected client receives nothing else.
+// [SDP-7.4-15] [SDP-7.4-34] [D-66]
 func TestReplySource(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
@@ -164,8 +164,8 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// TestSDP_7_2_restart: the server ends between PMAccept and PMAck, and another one replaces it. The
-// client's transaction still succeeds, and so does that of the next client. [SDP-7.2-4] [D-72]
+// TestSDP_7_2_restart replaces the server between PMAccept and PMAck. The client's transaction must
+// still succeed, and so must the transaction of the next client. [SDP-7.2-4] [D-72]
 func TestSDP_7_2_restart(t *testing.T) {
 	first := testMachine(nil)
 	tx := newTx(t)
@@ -183,8 +183,8 @@ func TestSDP_7_2_restart(t *testing.T) {
 	}
 }
 
-// TestFloodLoopback: while one source floods a real socket, a client at another address gets its
-// answer. [SDP-7.2-1]
+// TestFloodLoopback checks that a client gets its answer while another address floods the socket.
+// [SDP-7.2-1]
 func TestFloodLoopback(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
@@ -228,7 +228,7 @@ func TestFloodLoopback(t *testing.T) {
 	}
 }
 
-// TestHandles: concurrent questions have different handles. [SDP-7.5.1-6] [SDP-7.4-11]
+// TestHandles checks that concurrent questions have different handles. [SDP-7.5.1-6] [SDP-7.4-11]
 // [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.3.1.8-1]
 func TestHandles(t *testing.T) {
 	probe, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -273,8 +273,8 @@ func TestHandles(t *testing.T) {
 	wg.Wait()
 }
 
-// TestMixedRequestServed: an IPv6 request with only one IPv4-mapped address does not stop the
-// server. [SDP-15-1]
+// TestMixedRequestServed checks that an IPv6 request with only one IPv4-mapped address does not
+// stop the server. [SDP-15-1]
 func TestMixedRequestServed(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))

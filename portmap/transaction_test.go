@@ -132,7 +132,7 @@ func TestSDP_7_4_denied(t *testing.T) {
 }
 
 func TestSDP_7_5_1_foreign(t *testing.T) {
-	// These answers belong to another client's request, or no correct server sends them.
+	// These answers belong to a request of another client, or could not come from a correct server.
 	// [SDP-7.5.1-10] [D-66]
 	good := portmapwire.Message{Type: portmapwire.Accept, PmTime: 4, AssocHandle: 42,
 		Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.1:8080")}
@@ -191,7 +191,7 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("%v %v", done, err)
 	}
 
-	// An ICMP report counts as a timeout, so it ends the last request at once.
+	// After the last request, an ICMP report ends the transaction at once.
 	tx = newTx(t)
 	tx.Start(t0)
 	for range len(retryAfter) - 1 {
@@ -271,8 +271,8 @@ func TestLossMatrix(t *testing.T) {
 	}
 }
 
-// TestRememberFromReceipt: the lifetime of an answer starts when the PMAccept is received, not when
-// the answer is stored.
+// TestRememberFromReceipt checks that the lifetime of an answer starts when the PMAccept is
+// received, not when the answer is stored.
 func TestRememberFromReceipt(t *testing.T) {
 	k := cacheKey{service: ap("10.0.0.1:80"), local: from}
 	t.Run("SDP-7.3.1.4-1", func(t *testing.T) {
