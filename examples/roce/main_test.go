@@ -28,7 +28,8 @@ func example(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// The example writes into the memory of another process that runs it, and reads it back.
+// TestExample checks that the example writes into the memory of another process of this example,
+// and reads the bytes back.
 func TestExample(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: this system has one loopback address, and two processes need two")

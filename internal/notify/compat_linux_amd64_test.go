@@ -46,7 +46,7 @@ func need32(t *testing.T) {
 	}
 }
 
-// compatExec executes a program by a 32-bit system call, although this program has 64 bits. It does
+// compatExec executes a program by a 32-bit system call, although this process has 64 bits. It does
 // not return.
 func compatExec(argv ...string) {
 	m := lowPage()
@@ -84,7 +84,8 @@ func lowPage() []byte {
 	return m
 }
 
-// The listener is notified if a 64-bit program executes another one by a 32-bit call.
+// TestCompatExec checks that the listener gets the call if a 64-bit program executes another
+// program by a 32-bit call.
 func TestCompatExec(t *testing.T) {
 	need32(t)
 	self, err := os.Executable()

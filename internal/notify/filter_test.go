@@ -75,7 +75,8 @@ next:
 
 const testArch, testCompat = 0xc000003e, 0x40000003
 
-// The filter gives every system call number the rules' action, for random rules and arguments.
+// TestFilter checks that, for random rules and arguments, the filter gives every system call number
+// the action that decide returns.
 func TestFilter(t *testing.T) {
 	word := rapid.OneOf(rapid.Uint32Range(0, 12), rapid.Uint32())
 	rapid.Check(t, func(t *rapid.T) {
@@ -125,8 +126,8 @@ func TestFilter(t *testing.T) {
 	})
 }
 
-// Rules may have a range of descriptors and several conditions, because a supervisor needs them for
-// descriptors of its own.
+// TestFilterRanges checks rules with a range of descriptors and with several conditions, which a
+// supervisor needs for its own descriptors.
 func TestFilterRanges(t *testing.T) {
 	rules := []Rule{
 		{Nr: 1, If: []Cond{{Arg: 0, Low: 960, High: 1019}}, Do: Notify},
@@ -160,7 +161,7 @@ func TestFilterRanges(t *testing.T) {
 	}
 }
 
-// assemble refuses invalid rules.
+// TestFilterErrors checks that assemble refuses invalid rules, and filters that are too long.
 func TestFilterErrors(t *testing.T) {
 	long := []Rule{{Nr: 1, Do: Notify}}
 	for range 1000 {

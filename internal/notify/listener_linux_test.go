@@ -15,7 +15,8 @@ import (
 
 func init() { MaybeStub() }
 
-// After Close a Listener makes no call with its descriptor, and has closed it.
+// TestListenerClose checks that Close closes the descriptor, and that later calls of the Listener
+// do not use the descriptor.
 func TestListenerClose(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // an eventfd stands for a listener to which no calls arrive
 	if err != nil {
@@ -33,8 +34,8 @@ func TestListenerClose(t *testing.T) {
 	}
 }
 
-// Recv returns every call of a program, and io.EOF when the last task has ended. This holds for
-// both ways of waiting in Recv.
+// TestRecvEnd checks that Recv returns every call of a program, and io.EOF when the last task has
+// ended, whether Recv waits in poll or in the kernel's receive call.
 func TestRecvEnd(t *testing.T) {
 	for _, polled := range []bool{true, false} {
 		if !polled && kernelBefore(6, 11) {
@@ -64,7 +65,7 @@ func TestRecvEnd(t *testing.T) {
 				}
 				calls++
 			}
-			// Some shells read the mask before they set it, so there may be one call more.
+			// Some shells read the mask before they set it, so more calls than two may arrive.
 			if calls < 2 {
 				t.Errorf("%d calls, want one of each of two processes", calls)
 			}
@@ -87,7 +88,7 @@ func TestKernelBefore(t *testing.T) {
 	}
 }
 
-// ReadMem and WriteMem allocate nothing.
+// TestMemAllocs checks that ReadMem and WriteMem allocate nothing.
 func TestMemAllocs(t *testing.T) {
 	var from, to [64]byte
 	from[5] = 1

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPerform: a thread makes other calls instead of its own. Afterwards its working directory is
-// one whose name the thread never had. Its descriptors are unchanged, and so are its registers
-// except those that every call changes.
+// TestPerform checks that a thread makes other calls instead of its own: its working directory
+// becomes a directory whose name the thread never had. The thread's descriptors must not change,
+// nor its registers, except those that every call changes.
 func TestPerform(t *testing.T) {
 	dir, err := os.Open(t.TempDir())
 	if err != nil {

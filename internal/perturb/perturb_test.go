@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The locks exclude each other in every build, and Point may be called by any
-// number of goroutines.
+// TestLocks checks that the locks exclude each other in every build, and that any number of
+// goroutines may call Point.
 func TestLocks(t *testing.T) {
 	var (
 		mu Mutex

@@ -15,9 +15,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestReplay puts a recorded client of Linux in front of our server, and a recorded server in front
-// of our client. The replay replaces the recorded buffer addresses by our side's; it sends all
-// other bytes as recorded.
+// TestReplay replays recorded clients of Linux to our server, and recorded servers to our client.
+// The replay replaces the recorded buffer addresses by ours, and sends all other bytes as recorded.
 func TestReplay(t *testing.T) {
 	files, _ := filepath.Glob("../../interop/testdata/siw-rping-*.pcap")
 	if len(files) < 5 {
@@ -34,7 +33,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// message reads a message of our side, which must be of kind op.
+// message reads a message of our endpoint, which must be of kind op.
 func message(t *testing.T, p *replay.Player, op rdmap.Opcode) []byte {
 	t.Helper()
 	got, _, body := p.Message()
@@ -44,7 +43,7 @@ func message(t *testing.T, p *replay.Player, op rdmap.Opcode) []byte {
 	return body
 }
 
-// data reads a message of our side that carries the data of a round.
+// data reads a message of our endpoint that carries the data of a round.
 func data(t *testing.T, p *replay.Player, op rdmap.Opcode, size int) {
 	t.Helper()
 	if body := message(t, p, op); len(body) != size {

@@ -59,8 +59,8 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// TestPeerLeaves: the server ends if the client sends and closes before the server handles the
-// message, although no posted receive is left that would report the end.
+// TestPeerLeaves checks that the server ends if the client closes after a message that the server
+// has not handled, although no posted receive is left that would report the end.
 func TestPeerLeaves(t *testing.T) {
 	l, err := iwarp.Listen("127.0.0.1:0", Config(nil))
 	if err != nil {
@@ -115,7 +115,8 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// TestText: the text of the original, as captured. Round 0 and 1 of 64 bytes.
+// TestText checks that fill makes the text that was captured from rping, for rounds 0 and 1 of 64
+// bytes.
 func TestText(t *testing.T) {
 	for n, want := range []string{
 		"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr\x00",

@@ -41,7 +41,8 @@ func list(t *testing.T, dir string, counters bool) []status.Process {
 	return ps
 }
 
-// TestStatus: a client sees the connections of a process, and no process after its end.
+// TestStatus checks that a client gets the connections of a process, and finds no process after the
+// Server was closed.
 func TestStatus(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if ps := list(t, dir, true); len(ps) != 0 {
@@ -118,7 +119,7 @@ func private(t *testing.T) string {
 	return dir
 }
 
-// TestForgets: the server drops ended connections even if no client ever asks.
+// TestForgets checks that the server removes ended connections even if no client ever connects.
 func TestForgets(t *testing.T) {
 	s := listen(t, private(t))
 	var asked atomic.Int64
@@ -135,7 +136,8 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestDirectory: Listen refuses a directory another user could have made or can enter.
+// TestDirectory checks that Listen refuses a directory that another user could have made, or can
+// enter.
 func TestDirectory(t *testing.T) {
 	dir := private(t)
 	open := filepath.Join(dir, "open")
@@ -168,8 +170,8 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestComing: a socket has its final name only while it listens. A client would mistake a socket
-// that does not listen for the socket of a dead process, and remove it.
+// TestComing checks that a socket has its final name only while it listens. A client would mistake
+// a socket that does not listen for the socket of a dead process, and remove it.
 func TestComing(t *testing.T) {
 	dir := private(t)
 	for n := range 64 {
@@ -201,8 +203,8 @@ func TestComing(t *testing.T) {
 	}
 }
 
-// TestStrangers: List reports no file of the directory that is not the socket of the process in its
-// name. It removes such a file if nothing listens there.
+// TestStrangers checks that List reports a socket only if it belongs to the process in its name.
+// List must remove a socket at which nothing listens.
 func TestStrangers(t *testing.T) {
 	dir := private(t)
 	at := func(name string) *net.UnixListener {

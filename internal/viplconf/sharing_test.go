@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// shared returns a function that opens a NIC with an Opener of its own, as another process would,
-// and the host part of the address that all such NICs share.
+// shared returns the host part of an address, and a function that opens a NIC at this address. Each
+// NIC has an Opener of its own, as in separate processes.
 func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: this system has no abstract namespace of sockets")
@@ -38,8 +38,8 @@ func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
 	}, vi.IPAddress(at, "").Host
 }
 
-// TestSharing: several processes of a host, simulated by one Opener each, wait at one address and
-// port, and a caller reaches each by its discriminator.
+// TestSharing checks that several processes of a host, simulated by one Opener each, can wait at
+// one address and port, and that a caller reaches each process by its discriminator.
 func TestSharing(t *testing.T) {
 	open, host := shared(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -80,7 +80,7 @@ func TestSharing(t *testing.T) {
 			select {
 			case err := <-answered:
 				t.Fatalf("wait for %s: %v", disc, err)
-			default: // not yet
+			default: // the answer has not arrived yet
 			}
 		}
 		if err := <-answered; err != nil {
@@ -103,8 +103,8 @@ func TestSharing(t *testing.T) {
 	call(third, "x", answer(second, "x"))
 }
 
-// TestSharingPeers: any two of several processes at one address can be peers, also with equal
-// discriminators, and so can two VIs of one process.
+// TestSharingPeers checks that any two of several processes at one address can be peers, even with
+// equal discriminators, and so can two VIs of one process.
 func TestSharingPeers(t *testing.T) {
 	open, host := shared(t)
 	const processes = 5

@@ -64,7 +64,8 @@ func TestParse_Errors(t *testing.T) {
 	}
 }
 
-// TestNames: names of NICs resolve on a host with two interfaces and on one with none. [VIA 6.4.1]
+// TestNames checks which addresses the names of NICs mean on a host with two interfaces, and on a
+// host with loopback only. [VIA 6.4.1]
 func TestNames(t *testing.T) {
 	lo := netif{"lo", netip.MustParseAddr("127.0.0.1"), true}
 	two := netifs{{"eth0", netip.MustParseAddr("10.0.0.1"), false}, {"ib0", netip.MustParseAddr("10.1.0.1"), false}, lo}
@@ -198,8 +199,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOwnAddress: a NIC of either provider that listens at all addresses reports one that other
-// hosts can reach, and the names of interfaces resolve to addresses of the host. [VIA 6.6]
+// TestOwnAddress checks that a NIC that listens at all addresses reports an address that other
+// hosts can reach, and that names of interfaces resolve to addresses of the host. [VIA 6.6]
 func TestOwnAddress(t *testing.T) {
 	ifs, err := interfaces()
 	if err != nil {
@@ -236,8 +237,8 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// TestOpen_Twice: two NICs opened separately share one port of one process, for waiting and for
-// being called.
+// TestOpen_Twice checks that two NICs that one process opens separately share one port, for waiting
+// and for being called.
 func TestOpen_Twice(t *testing.T) {
 	c, err := Parse([]byte("* -> vitcp address 127.0.0.1\n"))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// messageVectors were written by hand from Figures 2, 3 and 7 to 15, in both layouts. Spaces are at
-// field borders.
+// messageVectors were written by hand from Figures 2, 3 and 7 to 15, in both layouts. Spaces
+// separate the fields.
 var messageVectors = []struct {
 	rows    string
 	m       Message
