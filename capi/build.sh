@@ -19,8 +19,8 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$out/lib/pkgconfig" "$out/include" "$out/share/man"
 
-# The Go half. What starts its runtime is taken out of .init_array: front/start.c
-# does that when the first NIC is opened.
+# The Go half. The function that starts the Go runtime is taken out of .init_array. front/start.c
+# calls it when the first NIC is opened.
 CGO_ENABLED=1 CC=$CC go build -pgo="${PGO:-bench/viaduct.pgo}" -tags libvipl -trimpath -buildmode=c-archive -o "$tmp/go.a" ./capi/vipl
 (cd "$tmp" && mkdir go && cd go && ar x ../go.a)
 objcopy --rename-section .init_array=vipl_go_start,alloc,load,data "$tmp/go/go.o"

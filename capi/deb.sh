@@ -25,7 +25,8 @@ trap 'rm -rf "$tmp"' EXIT
 PREFIX=/usr capi/build.sh "$tmp/built" >/dev/null
 lib=usr/lib/$triplet
 
-# control PACKAGE DEPENDS SECTION SUMMARY: what the package says of itself. Its description is on the standard input.
+# control PACKAGE DEPENDS SECTION SUMMARY writes the control files of a package and builds it. The
+# description of the package is on the standard input.
 control() {
 	local root=$tmp/$1
 	mkdir -p "$root/DEBIAN" "$root/usr/share/doc/$1"
@@ -45,7 +46,7 @@ control() {
 mkdir -p "$tmp/libvipl1/$lib" "$tmp/libvipl-dev/$lib/pkgconfig" "$tmp/libvipl-dev/usr/include" "$tmp/libvipl-dev/usr/share"
 strip --strip-unneeded -o "$tmp/libvipl1/$lib/libvipl.so.1" "$tmp/built/lib/libvipl.so.1"
 chmod 644 "$tmp/libvipl1/$lib/libvipl.so.1"
-# Programs of the time load it by these names at run time.
+# Old programs load libvipl by these names at run time.
 for name in libgnivipl.so vipl.so; do ln -s libvipl.so.1 "$tmp/libvipl1/$lib/$name"; done
 mkdir -p "$tmp/libvipl1/DEBIAN"
 echo "libvipl 1 libvipl1 (>= $version)" >"$tmp/libvipl1/DEBIAN/shlibs"

@@ -15,8 +15,8 @@ import (
 	"viaduct/vi"
 )
 
-// These are tests of single rows of the VI Architecture that the suite for providers cannot reach.
-// They see the engine as a provider does, or use an unusual provider.
+// The tests below cover single requirements of the VI Architecture that the suite for providers
+// cannot reach. They call the engine as a provider does, or use an unusual provider.
 
 func region(t testing.TB, n *vi.NIC, size int, a vi.MemAttributes) *vi.Region {
 	t.Helper()
@@ -188,7 +188,7 @@ func TestVIA_3_7(t *testing.T) {
 	})
 }
 
-// Sends complete in order, and the first error at a reliable level ends them.
+// Sends complete in order. At a reliable level no further send starts after the first error.
 func TestVIA_4_4(t *testing.T) {
 	post := func(t *testing.T, level vi.Reliability) (v *vi.VI, l *puppetLink, s [3]started, last *vi.Descriptor) {
 		v, l = (&puppet{}).connected(t, vi.Attributes{Reliability: level})
@@ -305,7 +305,8 @@ func TestVIA_6_4_Done(t *testing.T) {
 	})
 }
 
-// A connection that is established although it was cancelled is ended again.
+// Disconnect flushes the descriptors, and ends a connection or an attempt, in every state of a VI.
+// Destroy needs empty queues.
 func TestVIA_2_2(t *testing.T) {
 	a := vi.Attributes{Reliability: vi.ReliableDelivery}
 	t.Run("VIA-2.2-8", func(t *testing.T) {
@@ -325,7 +326,7 @@ func TestVIA_2_2(t *testing.T) {
 			t.Errorf("stopped for %v, state %v", r, v.State())
 		}
 	})
-	t.Run("VIA-2.3-5", func(t *testing.T) { // for a VI in state Connect Pending
+	t.Run("VIA-2.3-5", func(t *testing.T) { // Disconnect in state Connect Pending
 		made := make(chan *puppetLink, 1)
 		p := &puppet{connect: func(ctx context.Context, l *puppetLink) error { <-ctx.Done(); made <- l; return nil }}
 		v := create(t, p.open(t), a)
@@ -346,7 +347,7 @@ func TestVIA_2_2(t *testing.T) {
 			t.Errorf("state %v", v.State())
 		}
 	})
-	t.Run("VIA-2.2-13", func(t *testing.T) { // for a VI in state Idle, without a change of state
+	t.Run("VIA-2.2-13", func(t *testing.T) { // Disconnect in state Idle, without a change of state
 		var log bytes.Buffer
 		n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(slog.NewTextHandler(&log,
 			&slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -365,7 +366,7 @@ func TestVIA_2_2(t *testing.T) {
 			t.Error(log.String())
 		}
 	})
-	t.Run("VIA-2.2-17", func(t *testing.T) { // for a VI whose queues are not empty
+	t.Run("VIA-2.2-17", func(t *testing.T) { // Destroy of a VI whose queues are not empty
 		v := create(t, (&puppet{}).open(t), a)
 		send(t, v, vi.NewSend())
 		if err := v.Destroy(); !errors.Is(err, vi.ErrResource) {
@@ -484,7 +485,7 @@ func TestVIA_6_4_Deregister(t *testing.T) {
 	})
 }
 
-// The name service asks the provider for names that its own file does not have.
+// The name service asks the provider for names that Config.Hosts does not contain.
 func TestVIA_6_4_Names(t *testing.T) {
 	t.Run("VIA-6.4-28", func(t *testing.T) {
 		broken := errors.New("no server")

@@ -80,8 +80,8 @@ func (l *tellingLink) Stop(vi.StopReason) {}
 func (l *tellingLink) Wait()              {}
 func (l *tellingLink) End(gone func())    { l.gone = gone }
 
-// The engine ends the wire of a connection once, after it has stopped the link. It holds no lock
-// then, because ending the wire may take a moment and may use the VI.
+// The engine ends the network connection once, after it has stopped the link. The engine holds no
+// lock then, because ending the connection may take a moment and may use the VI.
 func TestEndWithoutLock(t *testing.T) {
 	for name, end := range map[string]func(*vi.VI, *puppetLink){
 		"disconnect": func(v *vi.VI, _ *puppetLink) { v.Disconnect() },
@@ -101,8 +101,8 @@ func TestEndWithoutLock(t *testing.T) {
 	}
 }
 
-// The byte counters of a connection can be read at every moment of its end, and are complete when
-// it has ended. [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
+// The counters of a connection can be read at every moment of its end, and are complete when it has
+// ended. [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 func TestTrafficOfAnEnd(t *testing.T) {
 	for name, end := range map[string]func(*vi.VI, *puppetLink){
 		"disconnect": func(v *vi.VI, _ *puppetLink) { v.Disconnect() },
@@ -114,7 +114,7 @@ func TestTrafficOfAnEnd(t *testing.T) {
 		var during vi.Traffic
 		l.onStop = func() {
 			during = v.Traffic()
-			sent++ // bytes that the kernel had accepted before
+			sent++ // a message that the kernel had accepted before
 		}
 		if before := v.Traffic(); before.SentMessages != 3 || before.Credits != 7 {
 			t.Errorf("%s: %+v before", name, before)

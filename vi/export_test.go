@@ -1,7 +1,7 @@
 package vi
 
-// ReportRecvs reports n completions of v's receive queue. The engine does that when a descriptor
-// can be reaped, and sometimes only after it was reaped.
+// ReportRecvs reports n completions of v's receive queue. The engine makes such a report when a
+// descriptor can be reaped, and sometimes only after it was reaped.
 func ReportRecvs(v *VI, n int) { v.recv.completed(n) }
 
 // MaxPendingErrors is the number of asynchronous errors that wait for a slow handler.
@@ -15,7 +15,7 @@ func Raise(v *VI, c ErrorCode) {
 // StopLink stops a link of n for reason r.
 func (n *NIC) StopLink(l Link, r StopReason) { n.stop(l, r) }
 
-// EndLink ends the wire of a link that was stopped before.
+// EndLink ends the network connection of a link that was stopped before.
 func (n *NIC) EndLink(l Link) { n.end(l) }
 
 // Ending returns the number of stopped links that have not ended.

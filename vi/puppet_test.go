@@ -17,7 +17,7 @@ type puppet struct {
 	wait     func() (vi.Request, error)
 	lookup   func(name string) ([][]byte, error)
 	closeErr error
-	closed   int // times
+	closed   int // how often the device was closed
 }
 
 func (p *puppet) Open(name string, n *vi.NIC) (vi.Device, error) {
@@ -62,7 +62,7 @@ type puppetLink struct {
 	traffic func() vi.Traffic
 	onStop  func()
 	onEnd   func()
-	stopped chan vi.StopReason // one slot
+	stopped chan vi.StopReason // gets the reason of Stop; has one slot
 }
 
 func (l *puppetLink) Start()                               {}
@@ -97,7 +97,8 @@ func (l *puppetLink) Traffic() vi.Traffic {
 	return l.traffic()
 }
 
-// A started is a send descriptor that was started, with its sequence number.
+// A started is a send descriptor that was started, with its sequence number and the result of its
+// check.
 type started struct {
 	d   *vi.Descriptor
 	seq uint64

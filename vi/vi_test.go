@@ -220,8 +220,8 @@ func TestDescriptor(t *testing.T) {
 	}
 }
 
-// TestLimits checks that the limits are those that the NIC advertises. As many objects can be
-// created, and a released object can be created again. [VIA-8.2-1] [VIA-8.3-2]
+// TestLimits checks that the limits are those that the NIC advertises. As many objects as
+// advertised can be created, and another one after one was released. [VIA-8.2-1] [VIA-8.3-2]
 func TestLimits(t *testing.T) {
 	network := memvi.New()
 	network.Limits = func(a *vi.NICAttributes) {
@@ -297,8 +297,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestTransportFailure checks that a failed connection distinguishes descriptors started from the
-// other ones. [VIA-2.3-10] [VIA-4.6-16]
+// TestTransportFailure checks that a failed connection completes started descriptors with a
+// transport error, and all other descriptors as flushed. [VIA-2.3-10] [VIA-4.6-16]
 func TestTransportFailure(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableReception})
 	resume := memvi.Stall(y)
@@ -612,7 +612,7 @@ func TestCloseConcurrently(t *testing.T) {
 // A holder is a log handler that blocks at the first message that a VI is Idle again.
 type holder struct {
 	slog.Handler
-	hold       atomic.Bool // once
+	hold       atomic.Bool // set once Handle has blocked
 	held, free chan struct{}
 }
 

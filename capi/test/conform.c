@@ -404,7 +404,7 @@ static void connections(void) {
 	code(VipDisconnect(b), VIP_SUCCESS, "until it disconnects");
 	code(VipDisconnect(b), VIP_SUCCESS, "twice, as some do");
 
-	/* A server that cannot be reached, and a caller whose time ends. */
+	/* A request that nobody answers, an address that no host has, and a request without time. */
 	k.v = a, k.disc = "late", k.timeout = 1000;
 	t = tap_ms();
 	pthread_create(&k.t, NULL, ask, &k);
@@ -1001,7 +1001,7 @@ static void protection(void) {
 	need(VipDestroyPtag(nic, other));
 }
 
-/* The handler of asynchronous errors records them here. */
+/* told records the errors that the handler of asynchronous errors was called with. */
 static struct {
 	pthread_mutex_t mu;
 	int n, last;
@@ -1097,7 +1097,7 @@ static void async_errors(void) {
 	need(VipDestroyPtag(nic, va.Ptag));
 }
 
-/* Completion queues. */
+/* queues tests completion queues. */
 static void queues(void) {
 	VIP_CQ_HANDLE cq, scq;
 	VIP_VI_HANDLE v[5], s[5], got;
@@ -1151,7 +1151,7 @@ static void queues(void) {
 	mem_close(&m);
 }
 
-/* Notify functions. */
+/* notes records the calls of the notify functions. */
 static struct {
 	int n, inside, overlaps;
 	VIP_DESCRIPTOR *d[16];
@@ -1340,7 +1340,7 @@ static void waits(void) {
 	mem_close(&m);
 }
 
-/* Names. */
+/* names tests the name service and autodiscovery. */
 static void names(void) {
 	VIP_NIC_ATTRIBUTES na;
 	VIP_AUTODISCOVERY_LIST list = {1, NULL, 0};

@@ -793,7 +793,7 @@ static void say(VIP_VI_HANDLE from, VIP_VI_HANDLE to) {
 	need(VipPostRecv(to, simple(&m, 0, 0, 8), m.h));
 	need(VipPostSend(from, simple(&m, 1, 100, 8), m.h));
 	while ((r = VipRecvDone(to, &d)) == VIP_NOT_DONE)
-		; /* usually the first check finds it */
+		; /* usually the first check finds the message */
 	need(r);
 	while ((r = VipSendDone(from, &d)) == VIP_NOT_DONE)
 		;
@@ -827,7 +827,7 @@ static void answers(void) {
 		}
 	}
 	ok(flushers() == 0 && good, "of %d long sends neither", 10 * i);
-	for (i = 0; i < 2; i++) { /* the library gathers only after it has seen the first ten */
+	for (i = 0; i < 2; i++) { /* the library starts to gather after the first ten sends */
 		for (k = 0; k < 10; k++)
 			need(VipPostRecv(b, simple(&m, k, 0, 8), m.h));
 		for (k = 0; k < 10; k++)
@@ -845,8 +845,8 @@ static void answers(void) {
 }
 
 /*
- * taken_sends counts the sends that were taken. Two threads post sends, which are gathered, and
- * a third thread empties the queue.
+ * taken_sends counts the sends taken off the queue. Two threads post sends, which are gathered,
+ * and a third thread takes them off.
  */
 static int taken_sends;
 

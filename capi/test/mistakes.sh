@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Has a deliberate mistake found: capi/test/mistakes.sh MEMCHECK MISTAKES CASE. The report has to
-# name the function of mistakes.c that makes it; the case "none" must have no report.
+# Checks that memcheck finds a deliberate mistake: capi/test/mistakes.sh MEMCHECK MISTAKES CASE. The
+# report has to name the function of mistakes.c that makes the mistake. The case "none" must have no
+# report.
 set -uo pipefail
-# By TCP, where bytes are handed to system calls.
+# samehost is off, so that messages go over TCP and their bytes are handed to system calls.
 conf=$(mktemp)
 trap 'rm -f "$conf"' EXIT
 echo "/dev/via_lo -> vitcp address 127.0.0.1 samehost off" >"$conf"

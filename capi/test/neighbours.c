@@ -21,8 +21,8 @@ static VIP_VI_HANDLE make(void) {
 	return v;
 }
 
-/* peer is one of two processes of this host that ask for each other, and send each
- * other a message. fd leads to the other. */
+/* peer runs one of two processes of this host that connect in the peer-to-peer model and send
+ * each other a message. fd is a socket to the other process. */
 static void peer(int fd, const char *mine, const char *theirs) {
 	struct addr local, remote;
 	VIP_VI_ATTRIBUTES attrs;
@@ -43,7 +43,7 @@ static void peer(int fd, const char *mine, const char *theirs) {
 	need(VipPostSend(a, simple(&m, 1, 200, 64), m.h));
 	need(VipSendWait(a, 10000, &d));
 	need(VipRecvWait(a, 10000, &d));
-	if (write(fd, "", 1) != 1 || read(fd, &c, 1) != 1) /* neither leaves first */
+	if (write(fd, "", 1) != 1 || read(fd, &c, 1) != 1) /* neither disconnects before the other is done */
 		exit(1);
 	need(VipDisconnect(a));
 }
@@ -82,7 +82,7 @@ static void server(const char *name) {
 		need(VipPostRecv(a, simple(&m, 1, 100, 8), m.h));
 		need(VipPostSend(a, simple(&m, 0, 0, strlen(name) + 1), m.h));
 		need(VipSendWait(a, 10000, &d));
-		(void)VipRecvWait(a, 10000, &d); /* this ends when the caller disconnects, which it does first */
+		(void)VipRecvWait(a, 10000, &d); /* the caller disconnects first, which ends this wait */
 		need(VipDisconnect(a));
 		empty(a);
 		need(VipDestroyVi(a));

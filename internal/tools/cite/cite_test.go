@@ -410,8 +410,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestDocTags: a citation in a comment that go doc shows is a problem, in any other comment it is
-// not.
+// TestDocTags: a citation is a problem in a comment that go doc shows, and in no other comment.
 func TestDocTags(t *testing.T) {
 	const good = `// Package p is one.
 package p

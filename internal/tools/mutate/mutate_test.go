@@ -410,7 +410,8 @@ func TestLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); runs(pid) && time.Now().Before(end); { // it may still be dying
+	// The killed process may need a moment to end.
+	for end := time.Now().Add(10 * time.Second); runs(pid) && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if runs(pid) {
@@ -573,7 +574,8 @@ func TestF(t *testing.T) {
 	}
 }
 
-// TestDoesNotCompile: a mutant that does not compile is left out with its line, the others stay.
+// TestDoesNotCompile: if a mutant does not compile, all mutants of its line are left out, and the
+// mutants of other lines are kept.
 func TestDoesNotCompile(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p

@@ -356,8 +356,8 @@ func TestROCE_ICRC(t *testing.T) {
 			}
 		}
 	})
-	// A packet passes with any identification, since a socket does not see it. Of random CRCs, one
-	// in 65536 passes.
+	// A packet passes with any identification, since a program cannot read this field from a
+	// socket. Of random CRCs, one in 65536 passes.
 	t.Run("ROCE-ICRC-4", func(t *testing.T) {
 		unknown := flow4(0)
 		r := rand.New(rand.NewPCG(1, 2))

@@ -61,9 +61,9 @@ func ulpduOf(wire []byte, pos uint32, marked bool) []byte {
 	return plain[2 : 2+n]
 }
 
-// TestFPDUVectors: layout [MPA-4.1-1], length field [MPA-4.1-2], CRC and its byte
-// order [MPA-4.4-11] [MPA-4.1-6], markers [MPA-4.3-8] [MPA-4.2-4], rule 7
-// [MPA-7.1.2-19] [MPA-4.3-6].
+// TestFPDUVectors checks the layout [MPA-4.1-1], the length field [MPA-4.1-2], the CRC and its byte
+// order [MPA-4.4-11] [MPA-4.1-6], the markers [MPA-4.3-8] [MPA-4.2-4] and rule 7 [MPA-7.1.2-19]
+// [MPA-4.3-6].
 func TestFPDUVectors(t *testing.T) {
 	for _, v := range fpduVectors {
 		t.Run(v.name, func(t *testing.T) {

@@ -55,8 +55,8 @@ var frameVectors = []struct {
 
 // TestFrameVectors covers the layout of both frames: keys [MPA-7.1.1-1]
 // [MPA-7.1.1-3], flags, revision [MPA-7.1.1-15] [MPA2-6-5], length [MPA-7.1.1-19]
-// [MPA2-6-8] and the block of RFC 6581 [MPA2-6-1] [MPA2-6-9] [MPA2-9-2]. There is
-// neither CRC nor marker in them [MPA-7.1-5].
+// [MPA2-6-8] and the block of RFC 6581 [MPA2-6-1] [MPA2-6-9] [MPA2-9-2]. The
+// frames contain neither a CRC nor markers [MPA-7.1-5].
 func TestFrameVectors(t *testing.T) {
 	for _, v := range frameVectors {
 		t.Run(v.name, func(t *testing.T) {

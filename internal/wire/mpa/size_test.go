@@ -31,7 +31,7 @@ func TestMPA_4_5(t *testing.T) {
 		if m == MinMULPDU {
 			continue
 		}
-		for _, pos := range []uint32{0, 4, 256, 508} { // at any position of its start, including the marker before it
+		for _, pos := range []uint32{0, 4, 256, 508} { // wherever the FPDU starts, including the marker before it
 			lead := 0
 			if pos == 0 {
 				lead = MarkerLen

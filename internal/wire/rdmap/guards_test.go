@@ -112,8 +112,8 @@ func TestNoSuchOpcode(t *testing.T) {
 	}
 }
 
-// A Terminate counts as swapped only if it has a meaning after swapping. Besides, either it has
-// none before swapping, or its only HdrCt bits are at the wrong end. [I-40]
+// A Terminate counts as swapped only if it has a meaning after swapping. In addition, it must have
+// no meaning before swapping, or all its HdrCt bits must be at the wrong end. [I-40]
 func TestSwappedOrNot(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

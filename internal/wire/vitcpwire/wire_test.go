@@ -13,7 +13,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// [V-07] [VIT-3-4] The greatest payloads follow from the 16 bits of Segment Length.
+// The greatest payload is what the 16-bit field Segment Length leaves after the header. [V-07]
+// [VIT-3-4]
 func TestHeaderLens(t *testing.T) {
 	bare := Dialect{BareReadResponse: true}
 	for _, v := range []struct {
