@@ -10,7 +10,7 @@ import (
 
 // Addresses in the fabric the cases emulate.
 const (
-	fabricPeer  fc.Addr = 0x010100 // assigned to the peer
+	fabricPeer  fc.Addr = 0x010100 // the address that we assign to the peer
 	fabricOther fc.Addr = 0x010200 // an N_Port without FC-VI
 	fabricOwn   fc.Addr = 0x010300 // our N_Port
 )

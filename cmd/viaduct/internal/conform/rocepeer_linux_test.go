@@ -106,7 +106,7 @@ func (p *testPeer) serve(c net.Conn, dials bool) {
 	fmt.Fprintf(c, "memory %x %x %x rwa\nmemory %x %x %x r\ndatagram %x %x\nreceives %d %d\nready\n",
 		all.Addr(), all.Key(), 4*p.mtu, some.Addr(), some.Key(), 4*p.mtu, ud.Local().QPN, peerKey,
 		peerReceives, 4*p.mtu)
-	if dials { // shows that the peer is ready
+	if dials { // the message shows that the peer is ready
 		qp.Post(roce.SendWR{SG: []roce.SGE{roce.Buf([]byte("ready"))}})
 	}
 	for {

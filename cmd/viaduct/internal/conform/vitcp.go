@@ -17,7 +17,7 @@ type viEnd struct {
 	c      net.Conn
 	number vitcpwire.Number // number of our last message
 	theirs vitcpwire.Number // number of the peer's last message
-	sure   bool             // theirs is known
+	sure   bool             // theirs is set: the peer has sent a message
 	posted vitcpwire.Count
 	echoes bool // the peer is known to echo messages
 	ack    vitcpwire.Number

@@ -8,7 +8,7 @@ import (
 
 const sysFstatat = unix.SYS_NEWFSTATAT
 
-// legacyPathCalls are the calls that arm64 does not have.
+// legacyPathCalls are the calls with a path that arm64 does not have.
 func legacyPathCalls() map[int]pathCall {
 	stat := func(s *Service, c *notify.Call, p place) { s.statPlace(c, p, c.Args[1]) }
 	return map[int]pathCall{

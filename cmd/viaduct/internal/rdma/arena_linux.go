@@ -98,7 +98,7 @@ func (a *arena) ring(n int) (b []byte, key int64, err error) {
 		a.size += int64(n)
 	}
 	if b, err = unix.Mmap(a.fd, key, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		a.free[n] = append(a.free[n], key) // the next ring of this length gets it
+		a.free[n] = append(a.free[n], key) // the next ring of this length uses the same offset
 		return nil, 0, err
 	}
 	clear(b)

@@ -16,7 +16,7 @@ import (
 // of a pipe that holds a byte as long as there are events.
 type cmFile struct {
 	s       *Service
-	pid     uint32 // of the process that opened it
+	pid     uint32 // number of the process that opened the file
 	repeats repeats
 
 	mu      sync.Mutex

@@ -17,7 +17,7 @@ import (
 type completionQueue struct {
 	x          *context
 	userHandle uint64
-	events     notifier // for completions; has no channel if the program only polls
+	events     notifier // completion events; has no channel if the program only polls
 	async      notifier
 	key        int64
 	users      int // guarded by context.mu; number of work queues that use it

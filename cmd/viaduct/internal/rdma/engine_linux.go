@@ -179,7 +179,7 @@ func (e *engine) run() {
 		if closed == nil {
 			closed = make(chan struct{})
 			e.link.cut()
-			if e.at < len(e.batch) { // these are posted to the stream before its end
+			if e.at < len(e.batch) { // fetched entries are posted to the stream before its end
 				e.step(false)
 			}
 			e.q.recv.hurry()
@@ -283,7 +283,7 @@ func (e *engine) finish(closed chan struct{}) {
 		}
 	}
 	q := e.q
-	for ; e.at < len(e.batch); e.at++ { // these were taken in a step that came too late for the stream
+	for ; e.at < len(e.batch); e.at++ { // entries that were fetched too late to be posted to the stream
 		e.pending = append(e.pending, e.posted(&e.batch[e.at].entry))
 	}
 	for ; e.head < len(e.pending); e.head++ {

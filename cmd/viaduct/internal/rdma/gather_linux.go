@@ -12,8 +12,8 @@ import (
 type taken struct {
 	entry abi.SendEntry
 	valid bool
-	data  []byte    // its payload, if it was read together with others
-	buf   *gathered // the buffer that holds data
+	data  []byte    // payload of the entry if it was read together with others, otherwise nil
+	buf   *gathered // the buffer that holds data; nil without data
 }
 
 // payload returns the payload that was read already: all of it, or nil.

@@ -19,11 +19,11 @@ import (
 // cache before it looks for files no process has. Files of rdma_cm are not cached: epoll would
 // still report a file the program has closed, while it is open elsewhere.
 type known struct {
-	pid     int // of this process
+	pid     int // number of this process
 	numbers numbers
 
 	mu  sync.Mutex
-	at  map[int]knownFile // guarded by mu; by the program's number; for the last process that used it
+	at  map[int]knownFile // guarded by mu; by the program's descriptor number; the latest process counts
 	off bool              // guarded by mu; kcmp is missing or not allowed
 }
 

@@ -19,7 +19,7 @@ type link struct {
 
 	mu      sync.RWMutex // read-locked while a request is executed
 	started int          // guarded by mu; number of ends with an engine
-	over    bool         // guarded by mu
+	over    bool         // guarded by mu; cut was called
 }
 
 // start records that one end has an engine. The link carries nothing before both ends have one. l

@@ -27,7 +27,7 @@ type linkEnd struct {
 	whole  *region
 	ring   ring // the send queue, as the program sees it
 	posted struct{ sends, receives uint32 }
-	taken  uint32 // completions
+	taken  uint32 // number of completions that the end has polled
 }
 
 const linkMemory = 1 << 20

@@ -17,7 +17,7 @@ import (
 // Therefore every write is checked here first. fd refers to one address space for good, like the
 // descriptor of the memory.
 type mappings struct {
-	fd int // of /proc/PID/maps
+	fd int // descriptor of /proc/PID/maps
 	// each calls visit for the mapping at an address and for those after it, in order, until visit
 	// returns false. It is queryMappings or, on kernels before 6.11, readMappings.
 	each    func(fd int, addr uint64, visit func(mapping) bool)

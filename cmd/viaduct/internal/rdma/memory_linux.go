@@ -224,7 +224,7 @@ func (r *region) endHolds() {
 func (k *command) regMR() {
 	// The right to atomic operations is accepted, as by the kernel's driver, although the device
 	// has none.
-	const known = abi.AccessLocalWrite | abi.AccessRemoteWrite | abi.AccessRemoteRead | abi.AccessRemoteAtomic | abi.AccessMWBind | 0x3ff00000 // and hints
+	const known = abi.AccessLocalWrite | abi.AccessRemoteWrite | abi.AccessRemoteRead | abi.AccessRemoteAtomic | abi.AccessMWBind | 0x3ff00000 // 0x3ff00000: optional hints
 	x := k.x
 	q := abi.ParseRegMR(&k.Request)
 	switch {
@@ -380,7 +380,7 @@ func (k *command) deregMR() {
 		return
 	}
 	x.repeats.begin(k.Call, k.raw)
-	x.later.Go(func() { // it may wait for transfers
+	x.later.Go(func() { // close may wait for transfers
 		r.close()
 		k.answer()
 	})

@@ -28,7 +28,7 @@ type portKey struct {
 type binding struct {
 	space     uint16
 	at        netip.AddrPort
-	ownFamily bool // only connections of its own family
+	ownFamily bool // only connections of the address's own family are accepted
 	reuse     bool // guarded by portTable.mu; the port may be shared with other such bindings
 }
 

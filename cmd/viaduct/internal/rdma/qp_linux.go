@@ -97,7 +97,7 @@ func (k *command) createQP() {
 	d.Put64(16, uint64(q.sq.key))
 	d.Put64(24, uint64(q.recv.ring.key))
 	if q.srq != nil {
-		d.Put64(24, ^uint64(0)) // it has no ring of its own
+		d.Put64(24, ^uint64(0)) // the queue pair has no receive ring of its own
 	}
 	if !k.answer(abi.Words(h, q.num, r.SendWR, r.RecvWR, r.SendSGE, r.RecvSGE, abi.MaxInline, 0), d) {
 		x.mu.Lock()
@@ -307,7 +307,7 @@ func (k *command) destroyQP() {
 		return
 	}
 	x.repeats.begin(k.Call, k.raw)
-	x.later.Go(func() { // it may wait for the engine
+	x.later.Go(func() { // destroy may wait for the engine
 		q.destroy()
 		k.answer(abi.Words(q.async.retire()))
 	})

@@ -19,7 +19,7 @@ type receiver struct {
 	ring recvRing       // guarded by mu; without memory if the queue is shared
 	bad  abi.Completion // guarded by mu; for an entry that ended the stream
 	has  bool           // guarded by mu; bad is set
-	ids  []uint64       // guarded by mu; of entries that were taken and have not completed
+	ids  []uint64       // guarded by mu; IDs of the entries that were taken and have not completed
 	seq  uint64         // guarded by mu; number of the last completed entry; ids[0] has the next
 	sg   [abi.MaxSGE]iwarp.SGE
 	gone bool // guarded by mu; stop was called
@@ -150,7 +150,7 @@ func (r *receiver) flush() {
 		}
 		return
 	}
-	for range r.ring.n + 1 { // and the one that was taken in advance
+	for range r.ring.n + 1 { // one more, for the entry that was taken in advance
 		if _, ok := r.takeLocked(&e); !ok {
 			return
 		}

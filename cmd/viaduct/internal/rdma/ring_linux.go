@@ -14,7 +14,7 @@ import (
 type ring struct {
 	mem   []byte
 	key   int64
-	entry int    // bytes of one
+	entry int    // bytes of one entry
 	n     uint32 // number of entries, a power of two
 	at    uint32 // the next entry to take
 }

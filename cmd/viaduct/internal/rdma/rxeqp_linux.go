@@ -152,7 +152,7 @@ func (k *command) rxeModifyQP() {
 		k.fail(rxeErrno(err))
 	case slow:
 		k.x.repeats.begin(k.Call, k.raw)
-		k.x.later.Go(func() { // it may wait for a copy
+		k.x.later.Go(func() { // Settle may wait for a copy
 			q.Settle()
 			k.answer()
 		})

@@ -14,7 +14,7 @@ type rxeSRQ struct {
 	*rxe.SRQ
 	async notifier
 	pd    *domain
-	users int // guarded by context.mu; number of queue pairs
+	users int // guarded by context.mu; number of queue pairs that use the queue
 }
 
 func (k *command) rxeCreateSRQ() { k.rxeMakeSRQ(abi.ParseCreateSRQ(k.Body)) }

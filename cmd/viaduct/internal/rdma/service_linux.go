@@ -48,7 +48,7 @@ type Service struct {
 	devices []*device
 	tree    string           // directory with the replacements of /sys and /dev
 	nodes   map[string]*node // the device files of the tree, by path
-	paths   map[int]pathCall // by number
+	paths   map[int]pathCall // calls with a path, by number
 	done    chan struct{}
 	wg      sync.WaitGroup
 
@@ -233,7 +233,7 @@ func (s *Service) descriptor(c *notify.Call) {
 	}
 	switch c.Nr {
 	case unix.SYS_WRITE, unix.SYS_IOCTL:
-		f.serve(c, fd) // which closes fd
+		f.serve(c, fd) // serve closes fd
 		return
 	case unix.SYS_FSTAT:
 		s.writeStat(c, c.Args[1], f.stat())

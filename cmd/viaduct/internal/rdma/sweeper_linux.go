@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// sweepEvery is the time between sweeps during activity. Peers notice the end of a program that
-	// late.
+	// sweepEvery is the time between sweeps during activity. A peer may notice the end of a program
+	// that much later.
 	sweepEvery = 50 * time.Millisecond
 	// restAfter is the number of sweeps after the last activity. The kernel reports a close a little
 	// before it has dropped the file, and may take long to do so on a busy machine.

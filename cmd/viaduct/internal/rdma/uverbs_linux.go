@@ -20,9 +20,9 @@ import (
 type context struct {
 	s     *Service
 	dev   *device
-	pid   uint32 // of the process that opened it
-	id    inode  // of its stand-in
-	arena *arena // its stand-in, a memfd with the rings
+	pid   uint32 // number of the process that opened the file
+	id    inode  // inode of the stand-in
+	arena *arena // the stand-in, a memfd with the rings
 	// unwatch ends the watch of closes of the stand-in; nil without one.
 	unwatch func()
 	mems    memories
@@ -218,7 +218,7 @@ func (x *context) ioctl(c *notify.Call) {
 		x.writes.Store(true)
 		c.Return(0, unix.ENOTTY)
 	case v.Asks:
-		c.Return(0, unix.ENOSPC) // for the answer
+		c.Return(0, unix.ENOSPC) // the error means yes: the ioctl accepts write commands
 	default:
 		x.do(&command{Call: c, Request: v.Request, x: x, raw: v.Key(), at: c.Args[2], ioctl: v})
 	}

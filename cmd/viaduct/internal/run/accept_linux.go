@@ -435,7 +435,7 @@ func answerAccept(c *notify.Call, b *borrowed, err error, nonblock bool) (over b
 		return true
 	case !nonblock && (err == unix.EAGAIN || outOfDescriptors(err)):
 		return false
-	case outOfDescriptors(err): // this process has no descriptor, not the program: the connection stays in the queue
+	case outOfDescriptors(err): // this process, not the program, lacks a descriptor: the connection stays in the queue
 		err = unix.ENFILE
 	}
 	errno, _ := err.(unix.Errno)
@@ -641,15 +641,15 @@ func (d *delivery) drop() {
 	}
 }
 
-// takeBack removes the records of a delivery, and pushes it back.
+// takeBack removes the records of a delivery, and pushes the delivery back.
 func (s *supervisor) takeBack(l *carriedListener, d *delivery, cookie uint64) {
 	s.forgetPair(cookie)
 	s.pushBack(l, d)
 }
 
-// pushBack keeps a connection the program did not get because a signal interrupted its accept. It
-// puts a new loopback connection into the program's queue. When the program accepts that, the kept
-// connection replaces it.
+// pushBack keeps a connection that the program did not get because a signal interrupted its accept.
+// It puts a new loopback connection into the program's queue. When the program accepts the new
+// connection, the kept one replaces it.
 func (s *supervisor) pushBack(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
 		if err := s.knockAnywhere(l.svc, &arrival{kept: d}); err != nil {

@@ -16,17 +16,17 @@ import (
 // longer than attendFor, another goroutine receives the next calls.
 const attendFor = time.Second
 
-// An attendant is a goroutine that receives and answers calls until it is relieved.
+// An attendant is a goroutine that receives and answers calls until attend relieves it.
 type attendant struct {
 	since   atomic.Int64  // start of the current call in ns since 1970; 0 without a call, relieved after relieve
-	watched atomic.Bool   // attend looks at since; otherwise the next call wakes it
-	wake    chan struct{} // one slot
+	watched atomic.Bool   // attend checks since at every tick; if unset, the next call wakes attend
+	wake    chan struct{} // one slot; a new call wakes attend
 }
 
 const relieved = -1
 
-// attend answers calls until receive fails, and returns that error. It starts another attendant for
-// each one that is blocked. While there are no calls it does nothing.
+// attend answers calls until receive fails, and returns that error. It starts another attendant
+// whenever the current one is blocked in a call. While there are no calls, no timer runs.
 func attend(receive func() (*notify.Call, error), serve func(*notify.Call)) error {
 	over := make(chan error, 1)
 	start := func() *attendant {

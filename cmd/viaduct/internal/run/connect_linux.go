@@ -39,7 +39,7 @@ type dial struct {
 	paired bool
 	to     netip.AddrPort
 	from   netip.Addr // the address that the program bound its socket to; invalid if none
-	port   uint16     // the port that it bound its socket to; 0 if none
+	port   uint16     // the port that the program bound its socket to; 0 if none
 
 	done chan struct{} // closed when conn and err are set
 	conn net.Conn
@@ -110,7 +110,7 @@ func (s *supervisor) readAddr(c *notify.Call) (to target, ok bool, err error) {
 		if err == unix.EPERM {
 			return to, false, err
 		}
-		return to, false, nil // EFAULT: the kernel returns it, too
+		return to, false, nil // the kernel returns EFAULT, too
 	}
 	to, ok = parseSockaddr(b)
 	return to, ok, nil
@@ -258,7 +258,8 @@ func (s *supervisor) joinLane(c *notify.Call, b *borrowed, d *dial, bound time.D
 }
 
 // An earlierError is the error of an earlier connect of the socket, for which the program did not
-// wait. The kernel reports it once, as the result of the next connect, which does nothing else.
+// wait. The kernel reports the error once, as the result of the next connect, which does nothing
+// else.
 type earlierError struct{ errno unix.Errno }
 
 func (e *earlierError) Error() string {
@@ -373,7 +374,7 @@ func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort
 	if tcpState(b.fd) != tcpClose || hasError(b.fd) {
 		return nil, false, nil
 	}
-	s.names.remove(b.cookie) // of an earlier connection of the socket
+	s.names.remove(b.cookie) // the names of an earlier connection of the socket
 	switch dev, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); {
 	case r == nil:
 		return nil, false, &notCarried{why: noRule}

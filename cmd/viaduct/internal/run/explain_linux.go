@@ -19,15 +19,15 @@ import (
 
 type counter = atomic.Int64
 
-// stats counts the program's connections by their path.
+// stats counts the program's connections by the way they are carried.
 type stats struct {
-	Carried  counter // over SDP
-	Pairs    counter // by a socket pair with another program on this host
+	Carried  counter // carried over SDP
+	Pairs    counter // carried by a socket pair with another program on this host
 	Plain    counter // not carried, or relayed over TCP
 	Refused  counter // connects that failed
-	Accepted counter // those of Carried and Pairs that the program's listeners accepted
-	BytesIn  counter // relayed to the program
-	BytesOut counter // relayed from it
+	Accepted counter // connections of Carried and Pairs that the program's listeners accepted
+	BytesIn  counter // bytes relayed to the program
+	BytesOut counter // bytes relayed from the program
 }
 
 // An event is one line of --explain.

@@ -272,7 +272,7 @@ func (f *front) guard(pid int) (int, error) {
 func (f *front) signalTo(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return // it has ended
+		return // the process has ended
 	}
 	f.mu.Lock()
 	f.program = fd

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// getname serves getsockname and getpeername. A carried socket shows the names of the transport's
-// connection. It must not block.
+// getname serves getsockname and getpeername, without blocking. A carried socket shows the names of
+// the transport's connection.
 func (s *supervisor) getname(c *notify.Call) {
 	if !s.names.used.Load() {
 		c.Continue()

@@ -22,7 +22,7 @@ import (
 // a second connect returns EALREADY, getpeername returns ENOTCONN. A program that gives up after
 // its own time-out leaves nothing behind.
 
-// seize makes the program's socket a held one. After an error, the socket is as it was before.
+// seize makes the program's socket a held socket. After an error, the socket is as it was before.
 func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	h, err := newHolder(d.to.Addr().Is4(), b.family)
 	if err != nil {

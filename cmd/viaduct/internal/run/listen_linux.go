@@ -64,7 +64,7 @@ type service struct {
 // A carriedListener is a listening socket of the program.
 type carriedListener struct {
 	svc *service
-	mu  sync.Mutex // one accept takes a connection at a time
+	mu  sync.Mutex // held while an accept takes a connection from the queue
 }
 
 // listeners holds all listeners of a supervisor.
@@ -123,8 +123,8 @@ func (s *supervisor) listen(c *notify.Call) {
 	c.Return(0, 0)
 }
 
-// addListener makes the transport listen for a listening socket, if a rule covers it. It explains
-// the decision.
+// addListener makes the transport listen for a listening socket, if a rule covers it, and prints a
+// line of --explain for a new place.
 func (s *supervisor) addListener(b *borrowed, thread int) error {
 	at := localName(b.fd)
 	if !s.rules.serves(at.Port()) {
@@ -155,9 +155,9 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 	return nil
 }
 
-// open returns the service of a place, which it creates if there is none; fresh is true then. It
-// records the program's listener. That already listens, so that checkListener either finds it, or
-// has already ended an earlier service of the place.
+// open returns the service of a place; fresh means that open has created the service. open records
+// the program's listener, which already listens. Therefore a concurrent checkListener either finds
+// the listener, or has ended an earlier service of the place before.
 func (ls *listeners) open(s *supervisor, p place, cookie uint64) (svc *service, fresh bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -285,8 +285,8 @@ func (s *supervisor) checkListeners() {
 	}
 }
 
-// checkListener ends a service if nothing listens at its place. No listener may be opened at the
-// place meanwhile, because it would count as one of this service.
+// checkListener ends a service if nothing listens at its place. It holds ls.mu, so that open does
+// not record a new listener with the service meanwhile.
 func (s *supervisor) checkListener(svc *service) {
 	ls := &s.ls
 	ls.mu.Lock()

@@ -235,7 +235,7 @@ func (s *supervisor) connectPaired(c *notify.Call) bool {
 	case p.due:
 		p.succeed(c)
 	case p.repeats(c):
-		p.due = true // this answer may be dropped like the one before
+		p.due = true // this answer may be lost like the one before
 		p.succeed(c)
 	default:
 		c.Return(0, unix.EISCONN)

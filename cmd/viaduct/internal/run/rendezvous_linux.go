@@ -62,7 +62,7 @@ func sameUser(c *net.UnixConn) bool {
 	return same
 }
 
-// overflowUID is the kernel's number for users that have none in this user namespace.
+// overflowUID is the kernel's number for users without a number in this user namespace.
 const overflowUID = 65534
 
 // askForPair passes an end of a pair to the listening program's supervisor. It returns the address

@@ -50,7 +50,7 @@ type Options struct {
 type toRule struct {
 	prefix  netip.Prefix
 	port    uint16 // 0 is any
-	mapped  bool   // ask the Port Mapper
+	mapped  bool   // the Port Mapper gives the SDP address
 	host    netip.Addr
 	sdpPort uint16 // 0: the port of the connection
 }

@@ -55,7 +55,7 @@ const signalSettle = 20 * time.Millisecond
 
 // settled is a signal from the supervisor to itself. Once it arrives, all earlier signals have
 // arrived.
-const settled = syscall.Signal(64) // the last one
+const settled = syscall.Signal(64) // the last signal number
 
 // signalCounts distinguishes signals to the whole process group, which have reached the program,
 // from signals to the front alone.
@@ -174,7 +174,7 @@ func (s *stops) changed() {
 	c := takeChange(s.program, 0)
 	switch {
 	case c.stopped:
-		s.continued = s.continued || s.by != 0 // and stopped again before we noticed
+		s.continued = s.continued || s.by != 0 // the program was continued and stopped again before we noticed
 		s.by = c.code
 		s.stopFront()
 	case c.continued && s.ordered && !s.continued:
@@ -204,7 +204,7 @@ func (s *stops) continueFront(times int) {
 		if done {
 			return
 		}
-		if isStopped(s.frontPid) { // before that, SIGCONT could cancel the signal that is to stop it
+		if isStopped(s.frontPid) { // before the front stops, SIGCONT could cancel the stop signal
 			unix.PidfdSendSignal(s.front, syscall.SIGCONT, nil, 0)
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -219,7 +219,7 @@ func (s *stops) frontContinued() {
 	s.ordered = false
 	switch {
 	case s.by == 0 || takeChange(s.program, unix.WNOWAIT).pid != 0 || !isStopped(s.program):
-	case s.continued: // and stopped again
+	case s.continued: // the program was continued and has stopped again
 		s.stopFront()
 	default:
 		s.resume()

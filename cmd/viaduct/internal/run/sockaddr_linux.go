@@ -15,13 +15,13 @@ const (
 	lenInet      = 16
 	lenInet6     = 28
 	lenInet6Free = 24
-	lenStorage   = 128 // of struct sockaddr_storage: the kernel rejects longer addresses
+	lenStorage   = 128 // length of struct sockaddr_storage: the kernel rejects longer addresses
 )
 
 // A target is the address of a connect call.
 type target struct {
 	addr   netip.AddrPort // an unspecified address is replaced by loopback, as the kernel does
-	family int            // of the structure: an IPv6 structure may hold an IPv4 address
+	family int            // family of the structure: an IPv6 structure may hold an IPv4 address
 	any    bool           // the program passed the unspecified address
 }
 

@@ -123,8 +123,8 @@ func hasError(fd int) bool {
 	return err == nil && n > 0 && p[0].Revents&unix.POLLERR != 0
 }
 
-// setMostHops sets the greatest hop limit. Sockets that accept only packets of direct neighbours
-// (IP_MINTTL, IPV6_MINHOPCOUNT) demand it.
+// setMostHops sets the greatest hop limit, because sockets that accept only packets of direct
+// neighbours (IP_MINTTL, IPV6_MINHOPCOUNT) require it.
 func setMostHops(fd, family int) {
 	if family == unix.AF_INET6 {
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 255)
@@ -135,7 +135,7 @@ func setMostHops(fd, family int) {
 
 // disconnect makes a socket unconnected again.
 func disconnect(fd int) {
-	var none unix.RawSockaddr // of no family
+	var none unix.RawSockaddr // an address of family AF_UNSPEC
 	unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
 }
 
@@ -161,7 +161,8 @@ func withNonblock(fd int, f func() error) error {
 	return f()
 }
 
-// toConn makes a TCP connection of a descriptor. It owns the descriptor.
+// toConn makes a TCP connection of a descriptor. It takes ownership of fd, also if it returns an
+// error.
 func toConn(fd int) (*net.TCPConn, error) {
 	boundNear(fd)
 	f := os.NewFile(uintptr(fd), "tcp")
@@ -179,8 +180,8 @@ func toConn(fd int) (*net.TCPConn, error) {
 }
 
 // A nearSocket becomes this process's end of a connection with a socket of the program. toConn
-// needs a second descriptor for a moment. It is reserved in advance, because it must not be missing
-// after the program's socket is connected.
+// needs a second descriptor for a moment. The nearSocket reserves that descriptor, because none may
+// be free after the program's socket is connected.
 type nearSocket struct {
 	fd, room int // -1 once they are closed or passed on
 }

@@ -304,7 +304,7 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 		case err != nil: // there is no child, but there may be one later
 			time.Sleep(10 * time.Millisecond)
 			continue
-		case c.traced: // notify.Call.Perform traces it and waits for it
+		case c.traced: // notify.Call.Perform traces the child and waits for it
 			time.Sleep(time.Millisecond)
 			continue
 		case c.stopped || c.continued:
@@ -344,7 +344,8 @@ type change struct {
 	traced             bool // the child is stopped because this process traces it
 }
 
-// waitChange waits for a change with waitid. With unix.WNOHANG it may return none.
+// waitChange waits for a change with waitid. With unix.WNOHANG, the pid of the result is 0 if there
+// is no change.
 func waitChange(idType, id, options int) (change, error) {
 	var info struct { // siginfo_t
 		_, _, code, _ int32
@@ -364,7 +365,7 @@ func waitChange(idType, id, options int) (change, error) {
 		c.stopped = true
 	case 6: // CLD_CONTINUED
 		c.continued = true
-	default: // a signal has ended it, or there is no change
+	default: // a signal has ended the child, or there is no change
 		c.code += 128
 	}
 	return c, nil

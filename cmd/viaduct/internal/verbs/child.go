@@ -18,7 +18,7 @@ import (
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	lines chan string // of its standard output
+	lines chan string // lines of the child's standard output
 	exit  chan error
 }
 

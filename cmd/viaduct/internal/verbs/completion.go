@@ -101,7 +101,7 @@ func operands(use string) (names []string) {
 		case w == "...":
 		case strings.HasPrefix(w, "-") && w != "--":
 			if !strings.HasSuffix(words[i], "]") && i+1 < len(words) {
-				i++ // its value
+				i++ // skip the value of the flag
 			}
 		case w != "--":
 			names = append(names, w)

@@ -38,9 +38,9 @@ type setting struct {
 	table string // empty before the first table
 	key   string
 	line  int
-	kind  unstable.Kind // of the value
-	text  string        // of a value that is no array
-	list  []string      // of an array of strings
+	kind  unstable.Kind // kind of the value
+	text  string        // the value if it is no array
+	list  []string      // the value if it is an array of strings
 }
 
 // A mistake is an error in one line of a configuration file.
@@ -59,7 +59,7 @@ func readConfig(file string) (settings []setting, tables map[string]int, wrong [
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	// This parses the whole language and finds duplicate keys. The loop below finds the lines.
+	// Unmarshal parses the whole language and finds duplicate keys. The loop below finds the lines.
 	var all map[string]any
 	if err := toml.Unmarshal(b, &all); err != nil {
 		line := 1

@@ -121,7 +121,7 @@ func conformURL(s string) (*addr.URL, error) {
 	scheme, rest, _ := strings.Cut(s, "://")
 	if port, ok := conformOnly[scheme]; ok {
 		u, err := addr.Parse("tcp://" + rest)
-		if err != nil { // without a port
+		if err != nil { // the address has no port
 			u, err = addr.Parse("tcp://" + rest + ":" + port)
 		}
 		if err != nil {

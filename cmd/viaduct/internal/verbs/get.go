@@ -31,7 +31,7 @@ type transferResult struct {
 	File      store.Text `json:"file"`
 	Transport string     `json:"transport"`
 	Mechanism string     `json:"mechanism"`
-	Size      int64      `json:"size"`   // of the whole file
+	Size      int64      `json:"size"`   // size of the whole file
 	Offset    int64      `json:"offset"` // bytes that the file already had
 	Bytes     int64      `json:"bytes"`  // bytes that were moved
 	Seconds   float64    `json:"seconds"`

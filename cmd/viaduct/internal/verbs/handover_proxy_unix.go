@@ -40,7 +40,7 @@ type handoverEnd struct {
 	State  []byte         `json:"state,omitempty"`
 	Left   []byte         `json:"left,omitempty"` // read from the other end and not written to this one yet
 	EOF    bool           `json:"eof"`            // this end has ended its stream
-	Told   bool           `json:"told"`           // and the end of the stream was forwarded to the other end
+	Told   bool           `json:"told"`           // the end of the stream was forwarded to the other end
 }
 
 type handoverPair struct {

@@ -19,7 +19,7 @@ import (
 // these bytes. The text follows.
 type handoverConn struct{ c *net.UnixConn }
 
-// maxHandover bounds one message. It holds the buffered bytes of a pair of connections.
+// maxHandover bounds one message. A message includes the buffered bytes of a pair of connections.
 const maxHandover = 64 << 20
 
 func (h *handoverConn) send(v any, files ...*os.File) error {
@@ -135,7 +135,7 @@ func dialHandover(path string) (*handoverConn, error) {
 
 // listenHandover opens the socket. It replaces the socket of a dead process.
 func listenHandover(path string) (*net.UnixListener, error) {
-	old := unix.Umask(0o177) // for the owner alone: a process that connects gets our connections
+	old := unix.Umask(0o177) // only the owner may connect, because a process that connects gets our connections
 	defer unix.Umask(old)
 	os.Remove(path)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

@@ -204,8 +204,8 @@ func (g *gate) Close() error {
 
 // How long a handover waits for connections that are being set up.
 const (
-	settleSetup = 300 * time.Millisecond // for set-ups of the transports, which do not report their number
-	settleDial  = 10 * time.Second       // for our connections to the target
+	settleSetup = 300 * time.Millisecond // wait for set-ups of the transports, which do not report their number
+	settleDial  = 10 * time.Second       // wait for our connections to the target
 )
 
 // settle stops accepting connections and waits until none is being set up, for a limited time.

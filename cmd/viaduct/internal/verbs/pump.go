@@ -17,7 +17,7 @@ const pumpBytes = 128 << 10
 type pump struct {
 	to, from net.Conn
 	left     []byte
-	eof      bool // from has ended
+	eof      bool // from has ended its stream
 	ended    bool // the stream has ended and the end was forwarded
 	n        int64
 }

@@ -31,8 +31,8 @@ import (
 
 // A reach holds the flags for how long and how often a verb tries to reach a server.
 type reach struct {
-	wait    time.Duration // for a server that does not listen yet
-	timeout time.Duration // of the whole command; 0 means no limit
+	wait    time.Duration // time to wait for a server that does not listen yet
+	timeout time.Duration // time limit of the whole command; 0 means no limit
 	retry   int           // further attempts after a failure
 }
 

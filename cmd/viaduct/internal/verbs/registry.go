@@ -57,7 +57,7 @@ marked stale.`,
 			if watch {
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
-				var failed error // of the output
+				var failed error // error of the output
 				err := reg.Watch(ctx, kinds[0], name, func(a registry.Answer) {
 					if failed = printAnswer(e, []registry.Answer{a}); failed != nil {
 						cancel()
@@ -92,7 +92,7 @@ func printAnswer(e *shell.Env, as []registry.Answer) error {
 		Kind        string   `json:"kind"`
 		Name        string   `json:"name"`
 		Value       string   `json:"value"`
-		SecondsLeft *float64 `json:"seconds_left,omitempty"` // none: no end
+		SecondsLeft *float64 `json:"seconds_left,omitempty"` // nil if the answer does not expire
 		Stale       bool     `json:"stale"`
 	}
 	rows := []row{}

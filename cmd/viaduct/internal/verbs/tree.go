@@ -32,14 +32,14 @@ const maxParallel = 64
 type tree struct {
 	e        *shell.Env
 	verb     string
-	u        *addr.URL // of the directory at the server
+	u        *addr.URL // address of the directory at the server
 	t        *transport.Transport
 	options  func() (*transport.Options, error)
 	reach    *reach
 	parallel int
 	resume   bool
 	dryRun   bool
-	noFollow bool // of a put: symbolic links are not copied
+	noFollow bool // a put does not copy symbolic links
 	bar      *shell.Total
 	left     omissions
 
@@ -69,7 +69,7 @@ type mover func(ctx context.Context, fc fileClient, j job, progress func(n int))
 // A job is one file to copy.
 type job struct {
 	rel   string // path below both directories, with slashes
-	local string // for a put: the file
+	local string // path of the source file of a put
 	size  int64
 }
 

@@ -135,7 +135,7 @@ type ConnParam struct {
 	SRQ      bool
 	IRD, ORD uint8 // responder_resources, initiator_depth
 	Retry    uint8 // retry_count, of RoCE
-	RNRRetry uint8 // of RoCE
+	RNRRetry uint8 // rnr_retry_count, of RoCE
 	Valid    bool
 }
 
@@ -189,7 +189,7 @@ type CMEvent struct {
 	Type   CMEventType
 	Status int32 // negative error number, or the reason of a rejection
 	Param  ConnParam
-	UD     *UDParam // for datagrams, instead of Param
+	UD     *UDParam // set for datagrams, instead of Param
 }
 
 // Put encodes the event for a response of out bytes. ok is false if the event does not fit.

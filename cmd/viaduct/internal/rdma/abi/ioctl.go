@@ -173,7 +173,7 @@ type Ioctl struct {
 	Asks bool
 
 	at    uint64 // address of the structure
-	raw   Body   // with the header
+	raw   Body   // the structure with its header
 	attrs []attr
 	out   []attrOut
 }

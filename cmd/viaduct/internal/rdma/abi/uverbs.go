@@ -280,7 +280,7 @@ const (
 	QPCurState    = 1 << 1
 	QPAccessFlags = 1 << 3
 	QPPort        = 1 << 5
-	QPAddress     = 1 << 7  // of the peer, for a queue pair that is connected without rdma_cm
+	QPAddress     = 1 << 7  // address of the peer, for a queue pair that is connected without rdma_cm
 	QPDestination = 1 << 20 // number of the peer's queue pair
 
 	QPStandardBits = 1<<21 - 1 // all defined bits

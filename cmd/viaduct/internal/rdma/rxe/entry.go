@@ -157,7 +157,7 @@ func (e *sendEntry) take(slot []byte) {
 type recvEntry struct {
 	id       uint64
 	elements elementList
-	valid    bool // as in sendEntry
+	valid    bool // valid is as in sendEntry
 	raw      [recvHeadLen + MaxSGE*sgeLen]byte
 }
 

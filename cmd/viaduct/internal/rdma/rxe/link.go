@@ -106,7 +106,7 @@ func (l *link) work(short bool) progress {
 	for {
 		rs, p := l.take(short)
 		if l.qp.failed() {
-			l.pair.Fail() // so that no more packets are sent
+			l.pair.Fail() // after Fail, no more packets are sent
 		}
 		if len(rs) > 0 {
 			l.pair.Post(rs...)

@@ -10,7 +10,7 @@ import (
 // A Management is the queue pair 1 of an address, which sends and receives datagrams of connection
 // management. All methods are safe for concurrent use. It is closed with its fabric.
 type Management struct {
-	udLink // for the other methods, which are not needed here
+	udLink // udLink has the other methods of a link, which are not needed here
 	handle func(from netip.Addr, b []byte)
 	buf    [grhLen + ib.MADLen]byte // guarded by the lock of pair
 }

@@ -159,7 +159,7 @@ func (q *QP) Modify(c Change) (slow bool, err error) {
 			q.explain("queue pair %d: ready to receive from queue pair %d at %v", q.num, a.DestQP, a.Path.DGID)
 		}
 		if p := q.fabric.QP(a.DestQP); p != nil && q.typ != UD {
-			go p.kick(false) // it may have waited for this state
+			go p.kick(false) // p may have waited for this state
 		}
 	case abi.RTS:
 		if old.State == abi.SQD {

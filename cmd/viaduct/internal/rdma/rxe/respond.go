@@ -9,8 +9,8 @@ import (
 // A fault describes an invalid request by the statuses and the event that it causes.
 type fault struct {
 	requester Status
-	receive   Status        // of the receive that the message has taken, if any
-	event     abi.AsyncType // of the responder
+	receive   Status        // status of the receive that the message has taken, if any
+	event     abi.AsyncType // event of the responder's queue pair
 }
 
 var (
@@ -25,7 +25,7 @@ var (
 // A verdict is the result of a request at the responder.
 type verdict struct {
 	outcome outcome
-	status  Status // at the requester, if there is no fault
+	status  Status // status at the requester, if fault is nil
 	fault   *fault
 }
 

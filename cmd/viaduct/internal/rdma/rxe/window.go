@@ -95,7 +95,7 @@ type Window struct {
 	// Guarded by Space.mu:
 	key          uint32
 	region       Region // nil while the window is not bound
-	qp           *QP    // for type 2
+	qp           *QP    // the queue pair of a bound window of type 2
 	addr, length uint64
 	access       uint32
 }
