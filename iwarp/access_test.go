@@ -143,7 +143,7 @@ func TestCheckOp(t *testing.T) {
 }
 
 // TestTooLongForReceive sends a message that is longer than the receive. The receive must complete
-// with the reason, and the stream must end with the fault. [RDMAP-5.3-4] [DDP-1.2-1]
+// with StatusLength, and the stream must end with a Terminate. [RDMAP-5.3-4] [DDP-1.2-1]
 func TestTooLongForReceive(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	if err := q.PostRecv(RecvWR{ID: 7, SG: []SGE{Buf(make([]byte, 4))}}); err != nil {

@@ -212,7 +212,8 @@ func (c *CompletionQueue) detach(q *QueuePair, depth int) {
 	c.users.Store(&us)
 }
 
-// progress drives the connections attached to a completion queue.
+// progress is a CompletionQueue as an [attend.SourceSleeper], by which a waiting consumer receives
+// from the attached connections.
 type progress CompletionQueue
 
 func init() {

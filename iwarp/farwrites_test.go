@@ -52,8 +52,8 @@ type farEnd struct {
 }
 
 // farConversation sends ULPDUs to an end whose memory is far: all at once if together is true,
-// otherwise each after the one before was handled. spoil is the index of a ULPDU that is sent with
-// a wrong CRC, or negative.
+// otherwise each after the previous one was handled. spoil is the index of a ULPDU that is sent
+// with a wrong CRC, or negative.
 func farConversation(t *testing.T, us func(stag uint32) [][]byte, spoil int, together bool) (e farEnd) {
 	t.Helper()
 	inBubble(t, func(t *testing.T) {
@@ -78,7 +78,7 @@ func farConversation(t *testing.T, us func(stag uint32) [][]byte, spoil int, tog
 				all = append(all, b...)
 				continue
 			}
-			// The end does not read bytes after the end of the stream.
+			// The write may fail, because the end under test stops reading when its stream ends.
 			p.c.SetWriteDeadline(time.Now().Add(time.Second))
 			p.c.Write(b)
 			synctest.Wait()
@@ -199,8 +199,8 @@ func TestFarWritesLong(t *testing.T) {
 }
 
 // TestFarTail sends a message from far memory that ends in a short segment, which is read together
-// with the segment before it. If memory of the short segment is missing, the one before it must be
-// sent all the same.
+// with the segment before it. If memory of the short segment is missing, the segment before it must
+// still be sent.
 func TestFarTail(t *testing.T) {
 	const base, size = 0x7f1200000000, 1 << 20
 	qi, qr := connect(t, nil, nil)

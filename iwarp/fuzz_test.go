@@ -15,7 +15,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A sinkConn accepts all writes. Its reads block until it is closed.
+// A sinkConn accepts all writes. Its reads block until Close, and then return io.EOF.
 type sinkConn struct {
 	closed chan struct{}
 	once   sync.Once

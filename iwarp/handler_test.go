@@ -120,7 +120,7 @@ func TestHandlerHears(t *testing.T) {
 				p, q := asResponder(t, ours())
 				h := handle(q)
 				q.PostRecv(RecvWR{ID: 1})
-				p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) // the queue does not exist
+				p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) // queue 5 does not exist
 				h.want(t, OpRecv, 1, StatusFlushed)
 			})
 			t.Run("Abort", func(t *testing.T) {
@@ -154,7 +154,7 @@ func (c watchedConn) CloseWrite() error {
 // connection is closed, because the peer may take seconds to close.
 func TestHandlerHearsAtOnce(t *testing.T) {
 	for what, end := range map[string]func(p *peer, q *QueuePair){
-		// The queue does not exist.
+		// Queue 5 does not exist.
 		"Terminate": func(p *peer, _ *QueuePair) { p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) },
 		"Abort":     func(_ *peer, q *QueuePair) { q.Abort() },
 	} {

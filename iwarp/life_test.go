@@ -260,9 +260,9 @@ func TestLost(t *testing.T) {
 }
 
 // TestTerminateReceived sends every form of Terminate to a stream in every state. The stream must
-// understand it without a posted receive, stop sending, flush its requests, and not answer.
-// [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5] [RDMAP-5.4-7] [RDMAP-5.4-9] [RDMAP-3.2-3] [RDMAP-3.2-5]
-// [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [MPA-8-10] [I-37] [I-40] [I-75]
+// understand the Terminate without a posted receive, stop sending, flush its requests, and not
+// answer. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5] [RDMAP-5.4-7] [RDMAP-5.4-9] [RDMAP-3.2-3]
+// [RDMAP-3.2-5] [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [MPA-8-10] [I-37] [I-40] [I-75]
 func TestTerminateReceived(t *testing.T) {
 	for _, c := range []struct {
 		name string

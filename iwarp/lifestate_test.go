@@ -39,7 +39,7 @@ func TestLifeStates(t *testing.T) {
 }
 
 // TestLifeOrders checks that the events of an orderly end lead to Done in whatever order they
-// happen, and that exactly one of them reports the change to Done.
+// happen, and that exactly one event reports the change to Done.
 func TestLifeOrders(t *testing.T) {
 	for range 200 {
 		var l machine.Life[lifeState]

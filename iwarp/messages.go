@@ -197,8 +197,8 @@ func (q *QueuePair) failSend(*segment, regmem.Outcome, error) {
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// deliver completes the receive of a message of n bytes. Before that, it invalidates the STag the
-// message names, if any.
+// deliver completes the receive of a message of n bytes. Before that, it invalidates the STag that
+// the message names, if any. If the STag cannot be invalidated, the stream ends.
 func (q *QueuePair) deliver(s *segment, n uint32) {
 	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok { // [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
 		if !q.invalidateByPeer(stag) {

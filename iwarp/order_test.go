@@ -31,9 +31,9 @@ func (p *peer) respond(u []byte, data []byte) {
 	p.ulpdu(tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, true, data))
 }
 
-// TestORD checks that a Read waits at the head of the queue until fewer than ORD are outstanding,
-// and that every later request waits too. [RDMAP-6.1-3] [RDMAP-6.1-5] [MPA2-9.1-3] [MPA2-9.1-11]
-// [I-20] [RDMAP-5.2-1] [I-58]
+// TestORD checks that a Read waits at the head of the queue until fewer than ORD Reads are
+// outstanding, and that every later request waits too. [RDMAP-6.1-3] [RDMAP-6.1-5] [MPA2-9.1-3]
+// [MPA2-9.1-11] [I-20] [RDMAP-5.2-1] [I-58]
 func TestORD(t *testing.T) { inBubble(t, testORD) }
 
 func testORD(t *testing.T) {
@@ -139,9 +139,9 @@ func TestReadCompletes(t *testing.T) {
 	}
 }
 
-// TestReadResponses sends segments that do not continue the answer to our oldest Read. Each must
-// end the stream, and not be placed. [RDMAP-5.2.2-4] [RDMAP-5.2.2-7] [RDMAP-7.2-2] [DDP-4.2-7]
-// [SEC-6.2.1-1] [I-45] [I-46] [I-58]
+// TestReadResponses sends segments that do not continue the answer to our oldest Read. Each segment
+// must end the stream, and must not be placed. [RDMAP-5.2.2-4] [RDMAP-5.2.2-7] [RDMAP-7.2-2]
+// [DDP-4.2-7] [SEC-6.2.1-1] [I-45] [I-46] [I-58]
 func TestReadResponses(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -296,7 +296,7 @@ func hold(t *testing.T, held chan chan struct{}) (release func()) {
 // TestReadInside checks that a Read from the middle of a region gets exactly the bytes it asks for,
 // in however many segments. [I-43] [I-61]
 func TestReadInside(t *testing.T) {
-	for _, size := range []int{0, 1442} { // many short segments are copied together
+	for _, size := range []int{0, 1442} { // with 1442, many short segments are copied together
 		a, b := connect(t, nil, &Config{FPDUSize: size})
 		src := pattern(1<<20, 3)
 		mr, err := b.Register(src, RemoteRead)
@@ -349,8 +349,8 @@ func TestReadPlace(t *testing.T) {
 	}
 }
 
-// TestAtomicPlace checks that Atomics have slots of their own besides the slots of Reads, even while
-// the answers to as many of each are being sent. [I-64] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
+// TestAtomicPlace checks that Atomics have slots of their own besides the slots of Reads, even
+// while as many answers of each kind are being sent. [I-64] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
 func TestAtomicPlace(t *testing.T) {
 	held := make(chan chan struct{}, 1)
 	cfg := &Config{IRD: 1, MaxIRD: 1, Atomic: true, WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
@@ -594,8 +594,8 @@ func TestPostNow(t *testing.T) {
 	}
 }
 
-// TestManyTogether checks that short FPDUs are sent together, even if they need more than one
-// system call, and if each has separate pieces of memory. [MPA-5.1-4] [RDMAP-3.1-1] [I-52]
+// TestManyTogether checks that short FPDUs are sent together, even if they need several system
+// calls, and even if each consists of separate pieces of memory. [MPA-5.1-4] [RDMAP-3.1-1] [I-52]
 func TestManyTogether(t *testing.T) {
 	const piece = 1025
 	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 1024, FPDUSize: 20000})

@@ -10,8 +10,8 @@ import (
 )
 
 // TestReadsAhead checks that the answers to several Reads reach their sinks by few reads of the
-// socket, wherever the stream is cut, whatever messages come between them, and whether a sink is
-// one piece of memory or several. No byte outside the sinks may change. [RDMAP-5.2.2-6]
+// socket, wherever the stream is cut, whatever messages come between the answers, and whether a
+// sink is one piece of memory or several. No byte outside the sinks may change. [RDMAP-5.2.2-6]
 func TestReadsAhead(t *testing.T) {
 	p, q := asSilentInitiator(t, &Config{NoNudge: true, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: true})},
 		mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)

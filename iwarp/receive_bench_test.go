@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkReceive measures the processor time of the receive role for staged messages, 16 at a
-// time. It includes no system call and no other role.
+// time. It includes no system call and no sending.
 func BenchmarkReceive(b *testing.B) {
 	for _, op := range []rdmap.Opcode{rdmap.Send, rdmap.Write} {
 		for _, size := range []int{8, 64} {

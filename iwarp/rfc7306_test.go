@@ -20,8 +20,8 @@ func extended() *Config { return &Config{Atomic: true, Immediate: true, NoNudge:
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
 
 // TestAtomics performs Atomic Operations with random operands, and compares the words with words
-// the test computes. Each must return the original value. The byte order is that of this machine.
-// [RDMAPX-5.1.1-7] [RDMAPX-5.1.1-8] [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2] [RDMAPX-5.2.2-5]
+// the test computes. Each operation must return the original value. The byte order is that of this
+// machine. [RDMAPX-5.1.1-7] [RDMAPX-5.1.1-8] [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2] [RDMAPX-5.2.2-5]
 // [RDMAPX-5.4-1] [RDMAPX-5.4-7] [RDMAPX-1.1-4] [RDMAPX-5.2.1-9] [RDMAPX-5.2.1-14] [I-65]
 func TestAtomics(t *testing.T) {
 	a, b := connect(t, extended(), extended())
@@ -147,8 +147,8 @@ func TestAtomicsOnTheWire(t *testing.T) {
 	}
 }
 
-// TestAtomicResponses sends responses that do not answer our oldest Atomic. Each must end the
-// stream. [RDMAPX-5-6] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-6] [I-67] [I-68]
+// TestAtomicResponses sends responses that do not answer our oldest Atomic. Each response must end
+// the stream. [RDMAPX-5-6] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-6] [I-67] [I-68]
 func TestAtomicResponses(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -202,7 +202,7 @@ func TestAtomicResponses(t *testing.T) {
 }
 
 // TestImmediate checks that Immediate Data is eight bytes, keeps its order with Sends, uses one
-// receive each, and arrives after the Writes before it. [RDMAPX-6.1-1] [RDMAPX-6.3-2]
+// receive for each message, and arrives after the Writes before it. [RDMAPX-6.1-1] [RDMAPX-6.3-2]
 // [RDMAPX-6.3-3] [RDMAPX-6.3-6] [RDMAPX-6.4-1] [RDMAPX-7-1] [I-66]
 func TestImmediate(t *testing.T) {
 	a, b := connect(t, extended(), extended())

@@ -52,9 +52,9 @@ func queuedRequests(t *testing.T, q *QueuePair, n int) {
 	}
 }
 
-// TestAtomicRevoked deregisters the word of an Atomic Operation between the check and its turn. The
-// operation must not be performed, and the Terminate must contain the unchanged request.
-// [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.3-1] [RDMAPX-5-1] [I-43] [I-65] [I-67]
+// TestAtomicRevoked deregisters the word of an Atomic Operation after the request was checked and
+// before its turn. The operation must not be performed, and the Terminate must contain the
+// unchanged request. [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.3-1] [RDMAPX-5-1] [I-43] [I-65] [I-67]
 func TestAtomicRevoked(t *testing.T) {
 	p, q := asInitiator(t, extended())
 	const size = 16 << 20 // more than the sockets hold, so that the Atomic after the Read waits
@@ -76,7 +76,7 @@ func TestAtomicRevoked(t *testing.T) {
 }
 
 // TestReadSink checks that a Read into unregistered memory names its sink by a separate number,
-// which is no STag another message could use. [RDMAP-5.2-1] [I-58]
+// which other messages cannot use as an STag. [RDMAP-5.2-1] [I-58]
 func TestReadSink(t *testing.T) {
 	p, q := asResponder(t, nil)
 	mr, _ := q.Register(make([]byte, 16), LocalOnly)
@@ -93,7 +93,7 @@ func TestReadSink(t *testing.T) {
 		if err != nil || err2 != nil || h != rdmap.ReadRequestOp.UntaggedHeader(ddp.MSN(i+1), 0, true, 0) {
 			t.Fatalf("%x: %v, %v", u, err, err2)
 		}
-		if i == 2 { // the receive is one piece of a region
+		if i == 2 { // the sink is one piece of a region
 			if r.SinkSTag != mr.STag() || r.SinkTO != mr.TO()+4 {
 				t.Errorf("sink %#x at %d, want %#x", r.SinkSTag, r.SinkTO, mr.STag())
 			}
@@ -158,9 +158,9 @@ func TestEndedOnce(t *testing.T) {
 	}
 }
 
-// TestQuietEnd ends a stream that may not send a Terminate and has unread input after the fault. It
-// must end with FIN: closing the socket at once would reset the connection. [I-36] [I-38] [MPA-8-2]
-// [RDMAP-6.2.1-1]
+// TestQuietEnd ends a stream that may not send a Terminate and has unread input after the fault.
+// The stream must end with FIN: closing the socket at once would reset the connection. [I-36]
+// [I-38] [MPA-8-2] [RDMAP-6.2.1-1]
 func TestQuietEnd(t *testing.T) {
 	p, q := asSilentInitiator(t, nil, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
 	b := p.enc.Append(nil, tag(rdmap.Write, 1, 0, true, nil))
@@ -396,7 +396,7 @@ func TestLongTerminate(t *testing.T) {
 
 // TestQuietDrain checks that an end without a Terminate leaves the peer time to close. Bytes that
 // the peer sends until then must be read, so that no reset overtakes the bytes that were sent to
-// it. [I-34] [I-36] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
+// the peer. [I-34] [I-36] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
 func TestQuietDrain(t *testing.T) {
 	drains := func(t *testing.T, p *peer, begun time.Time) {
 		var err error
@@ -554,8 +554,8 @@ func TestInvalidateCrossing(t *testing.T) {
 }
 
 // TestAtomicFar checks that the word of an Atomic Operation must be in memory of this program. The
-// last eight bytes of a region must be usable, with either right. [I-67] [RDMAPX-8.2-2]
-// [RDMAPX-8.2-3]
+// last eight bytes of a region must be usable, both with RemoteAtomic and with
+// RemoteRead|RemoteWrite. [I-67] [RDMAPX-8.2-2] [RDMAPX-8.2-3]
 func TestAtomicFar(t *testing.T) {
 	for _, access := range []Access{RemoteAtomic, RemoteRead | RemoteWrite} {
 		p, q := asInitiator(t, extended())
@@ -691,8 +691,8 @@ func TestPlanRest(t *testing.T) {
 	}
 }
 
-// TestFirstLimitLifted checks the timer for the first FPDU. It must not limit later FPDUs, nor an
-// Initiator, nor a Responder whose Initiator's ULP sends first. [I-08] [I-14] [MPA-7.1.2-15]
+// TestFirstLimitLifted checks the timer for the first FPDU. The timer must not limit later FPDUs,
+// nor an Initiator, nor a Responder whose Initiator's ULP sends first. [I-08] [I-14] [MPA-7.1.2-15]
 func TestFirstLimitLifted(t *testing.T) {
 	const limit = time.Second
 	const usual = 10 * time.Second

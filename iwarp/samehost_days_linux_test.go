@@ -17,8 +17,9 @@ import (
 	"viaduct/samehost"
 )
 
-// TestSameHostStopped stops a process while data is being sent. Its streams must stay open, and
-// continue after it runs again. VIADUCT_TEST_STOPPED is the time to stop it for, 300 ms by default.
+// TestSameHostStopped stops a process while data is being sent. The streams must stay open, and
+// continue after the process runs again. VIADUCT_TEST_STOPPED is the time for which it is stopped,
+// 300 ms by default.
 func TestSameHostStopped(t *testing.T) {
 	stopped := 300 * time.Millisecond
 	if s := os.Getenv("VIADUCT_TEST_STOPPED"); s != "" {

@@ -54,9 +54,10 @@ func TestSTags(t *testing.T) {
 	}
 }
 
-// TestRevoke closes a region or window, or lets the peer invalidate it, while Writes arrive. Its
-// bytes must not change afterwards, whatever is on its way. [DDP-8.3.1-1] [RDMAP-8.1.1-6]
-// [RDMAP-8.1.1-4] [SEC-6.2.2-1] [SEC-6.2.2-2] [DDP-8.3-1] [DDP-8.3-2] [RDMAP-3.2-8] [SEC-A-1]
+// TestRevoke closes a region or window, or lets the peer invalidate it, while Writes arrive.
+// Afterwards its bytes must not change, whatever Writes are on their way. [DDP-8.3.1-1]
+// [RDMAP-8.1.1-6] [RDMAP-8.1.1-4] [SEC-6.2.2-1] [SEC-6.2.2-2] [DDP-8.3-1] [DDP-8.3-2] [RDMAP-3.2-8]
+// [SEC-A-1]
 func TestRevoke(t *testing.T) {
 	for _, how := range []string{"region", "window", "rights"} {
 		t.Run(how, func(t *testing.T) {
@@ -213,8 +214,8 @@ func TestInvalidate(t *testing.T) {
 	}
 }
 
-// TestInvalidateBehindWrite sends the Send that closes a window in one piece with Writes through
-// this window. The Writes must be placed. [RDMAP-5.3-14] [RDMAP-5.1-6]
+// TestInvalidateBehindWrite sends Writes through a window together with the Send that closes this
+// window. The Writes must be placed. [RDMAP-5.3-14] [RDMAP-5.1-6]
 func TestInvalidateBehindWrite(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	mr, _ := q.Register(make([]byte, 100), LocalOnly)
@@ -496,7 +497,7 @@ func TestSRQ(t *testing.T) {
 	wantTerminate(t, ended(t, q1), false, 1, 2, 2)
 	p2.ulpdu(seg(rdmap.Send, 0, 2, 0, true, []byte("on"))) // the other stream continues
 	wantOK(t, q2.RecvCQ())
-	p3, q3 := asInitiator(t, &Config{SRQ: srq}) // the stream has no share
+	p3, q3 := asInitiator(t, &Config{SRQ: srq}) // this stream has no share of its own
 	p3.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte("three")))
 	if c := wantOK(t, q3.RecvCQ()); string(bufs[c.ID][:c.Len]) != "three" {
 		t.Errorf("%+v", c)

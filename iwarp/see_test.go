@@ -70,7 +70,7 @@ func (x *writeTarget) check(t *testing.T) {
 	}
 }
 
-// seen returns the largest number of predicted places in one read.
+// seen returns the largest number of segments that one read has predicted.
 func (x *writeTarget) seen() (n int) {
 	x.q.fc.WithReceiver(func() { n = cap(x.q.rx.Ahead()) })
 	return n
@@ -188,7 +188,7 @@ func TestWritesSeenBad(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newWriteTarget(t, size)
-			// Most of the message goes to the staging buffer.
+			// Most of the first message goes to the staging buffer.
 			stream := x.write(nil, 1000, 300_000, 64748)
 			stream = x.write(stream, 7, 390_000, 50_000)
 			stream = x.write(stream, 100, 200_000, 30_000)

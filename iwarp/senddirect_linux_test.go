@@ -35,7 +35,7 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
 		}
 		stays := false
 		testkit.Eventually(t, "the socket to be full, or to take it", func() bool {
-			// The socket is still full after a busy kernel has done its work.
+			// Look a second time, because a busy kernel may free room a little later.
 			if stays = full(t, q); stays {
 				time.Sleep(20 * time.Millisecond)
 				stays = full(t, q) && q.direct.pending()
@@ -170,7 +170,7 @@ func TestDirectNot(t *testing.T) {
 }
 
 // TestDirectFlushed ends the stream while a request waits for the socket. The request must be
-// flushed once, before later ones, even if it is unsignaled.
+// flushed once, before later requests, even if it is unsignaled.
 func TestDirectFlushed(t *testing.T) {
 	_, q := asResponder(t, &Config{FPDUSize: 20000})
 	last := fillDirect(t, q, false, func(i int) {

@@ -284,7 +284,7 @@ func TestSourceLonger(t *testing.T) {
 }
 
 // TestSourceFull checks that a message the source refuses for now stays unread, even if it was read
-// together with the one before.
+// together with the previous message.
 func TestSourceFull(t *testing.T) {
 	p, q, s, poll := sourcePeer(t, true)
 	lent := make([]byte, 200000)

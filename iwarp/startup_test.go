@@ -454,7 +454,7 @@ func (c *brokenConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestReject tests the refusal of the ULP, with private data and depths, and whether the TCP
+// TestReject tests a rejection by the ULP, with private data and depths, and whether the TCP
 // connection is closed or kept. [MPA-7.1.2-5] [MPA-7.1.2-6] [MPA-7.1.2-7] [MPA-7.1.2-13]
 // [MPA-7.1.2-18] [MPA-7.1.4.2-1] [MPA2-9.1-14] [MPA2-10-1] [I-15] [I-16]
 func TestReject(t *testing.T) {
@@ -591,7 +591,7 @@ func TestPrivateData(t *testing.T) {
 	}
 }
 
-// TestDepths checks the depths both sides agree on, and the depths they return. [MPA2-9.1-4]
+// TestDepths checks the depths on which both sides agree, as IRD and ORD return them. [MPA2-9.1-4]
 // [MPA2-9.1-10] [MPA2-9.1-11] [RDMAP-6.1-4] [I-18] [I-19]
 func TestDepths(t *testing.T) {
 	for _, c := range []struct {

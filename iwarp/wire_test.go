@@ -58,10 +58,11 @@ func (p *peer) message(mulpdu int) (op rdmap.Opcode, head []byte, body []byte) {
 }
 
 // TestMessagesOnTheWire posts one message of each kind and checks its bytes; peer.message checks
-// what all have in common. [MPA-3-1] [MPA-3-3] [MPA-4.5-5] [DDP-3-1] [DDP-4.1-3] [DDP-4.1-4]
-// [DDP-4.1-5] [DDP-4.1-6] [DDP-4.1-8] [DDP-4.1-10] [DDP-4.2-1] [DDP-4.2-4] [DDP-4.2-6] [DDP-4.3-2]
-// [DDP-4.3-5] [DDP-4.3-9] [DDP-4.3-10] [DDP-4.4-1] [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-5] [DDP-5.2-7]
-// [DDP-5.3-2] [MPA-C-1] [RDMAP-3.1-1] [RDMAP-3.1-3] [RDMAP-4.1-8] [RDMAP-6.1-1] [RDMAP-5.2.2-8]
+// what all messages have in common. [MPA-3-1] [MPA-3-3] [MPA-4.5-5] [DDP-3-1] [DDP-4.1-3]
+// [DDP-4.1-4] [DDP-4.1-5] [DDP-4.1-6] [DDP-4.1-8] [DDP-4.1-10] [DDP-4.2-1] [DDP-4.2-4] [DDP-4.2-6]
+// [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9] [DDP-4.3-10] [DDP-4.4-1] [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-5]
+// [DDP-5.2-7] [DDP-5.3-2] [MPA-C-1] [RDMAP-3.1-1] [RDMAP-3.1-3] [RDMAP-4.1-8] [RDMAP-6.1-1]
+// [RDMAP-5.2.2-8]
 func TestMessagesOnTheWire(t *testing.T) {
 	for _, size := range []int{128, 530, 1442, 64766} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -324,8 +325,8 @@ func TestSizeAge(t *testing.T) {
 	}
 }
 
-// TestCuts checks that the stream may be cut anywhere. [MPA-5.1-5] [MPA-A.4-1] [MPA-5.2-1]
-// [DDP-4.2-8] [MPA-6-2] [MPA-6-4] [MPA-6-5] [MPA-4.3-12] [MPA-3-6] [DDP-3-4] [DDP-3-8]
+// TestCuts checks that FPDUs are handled wherever the stream is cut. [MPA-5.1-5] [MPA-A.4-1]
+// [MPA-5.2-1] [DDP-4.2-8] [MPA-6-2] [MPA-6-4] [MPA-6-5] [MPA-4.3-12] [MPA-3-6] [DDP-3-4] [DDP-3-8]
 func TestCuts(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		for _, piece := range []int{1, 2, 3, 7, 1000} {

@@ -72,7 +72,7 @@ func TestOutcomeOrder(t *testing.T) {
 	try(OutOfBounds)
 	c.len = good.len
 	try(OK)
-	c.d = nil // matches every domain
+	c.d = nil // a nil domain matches every domain
 	try(OK)
 	if err := g.Deregister(r); err != nil {
 		t.Fatal(err)

@@ -205,7 +205,7 @@ func testConnectFailures(e *env) {
 			time.Sleep(200 * time.Microsecond)
 			continue
 		}
-		var lost <-chan time.Time // a request is lost if no wait matches it
+		var lost <-chan time.Time // fires if a lossy network must have lost the request
 		if e.Lossy {
 			lost = time.After(limit)
 		}

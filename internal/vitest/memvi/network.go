@@ -35,7 +35,7 @@ var _ vi.Provider = (*Network)(nil)
 // New returns a network that has no NICs.
 func New() *Network { return &Network{} }
 
-// Open opens the node called name. [VIA 6.4.1]
+// Open opens the node called name, from mem0 to mem255; "" means mem0. [VIA 6.4.1]
 func (n *Network) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	if name == "" {
 		name = "mem0"
