@@ -47,7 +47,7 @@ func (p *port) takeWait(disc []byte) *wait {
 	return nil
 }
 
-// isMine reports whether a host address belongs to this port.
+// isMine reports whether the host part of a names this port. An unspecified host does.
 func (p *port) isMine(a iu.NetAddress) bool {
 	if n, ok := a.PortName(); ok {
 		return fc.WWN(n) == p.np.Name()
@@ -65,7 +65,8 @@ func (p *port) isMine(a iu.NetAddress) bool {
 	return false
 }
 
-// connectRqst handles a CONNECT_RQST. [FCVI 5.3.2] [FCVI 5.3.3] [FCVI 5.3.4]
+// connectRqst handles a CONNECT_RQST: a waiter gets the request, or else the request is held or
+// refused. [FCVI 5.3.2] [FCVI 5.3.3] [FCVI 5.3.4]
 func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	defer p.pump(now)
 	key := setupKey{r.PortName, h.Total} // [FCVI-5.9.10-3]
@@ -215,7 +216,7 @@ func (c *conn) caller(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *i
 	c.onExchange(f, h)
 }
 
-// onExchange adopts the Exchange on which a request arrived.
+// onExchange makes the Exchange of f, a request with header h, the Exchange of c's answers.
 func (c *conn) onExchange(f *fc.Frame, h *iu.Header) {
 	if c.their.open && c.their.oxid == f.OXID && c.their.attempt == h.MsgID {
 		return // a copy of the same frame
@@ -358,7 +359,8 @@ func (p *port) refuse(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, hand
 	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true, End: true}, f.OXID, p.rxid(f), 0, nil)
 }
 
-// repeated handles another copy of a request whose set-up exists. [FCVI-C-3] [FCVI-C-5] [FCVI-C-6]
+// repeated answers another CONNECT_RQST of the set-up s, as the state of the set-up requires.
+// [FCVI-C-3] [FCVI-C-5] [FCVI-C-6]
 func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s *setup) {
 	c := s.conn
 	if c == nil {

@@ -139,7 +139,8 @@ func (c *conn) sendResp2(now fc.Time, reason iu.Reason, end bool) {
 	c.sendSetup(now, &c.own, &h, iu.Use{End: end}, nil)
 }
 
-// yielded handles RESP1(PEER_YIELD). [FCVI-5.3.4-5] [FCVI-5.3.4-6]
+// yielded handles RESP1(PEER_YIELD): c waits for the peer's request, unless our request wins the
+// tie-break. [FCVI-5.3.4-5] [FCVI-5.3.4-6]
 func (c *conn) yielded(now fc.Time) {
 	c.closeOwn()
 	if c.beats(c.remote.PortName, c.want.Discriminator, 0) {
@@ -156,7 +157,8 @@ func (c *conn) beats(name fc.WWN, disc []byte, handle uint32) bool {
 	return c.p.cfg.codec.Beats(uint64(c.p.np.Name()), uint64(name), c.local.Discriminator, disc, c.handle, handle)
 }
 
-// refused handles a negative RESP1. [FCVI-8.5-4] [FCVI-5.3.4-10] [FCVI-5.3.4-11]
+// refused handles a negative RESP1: c gives up, or tries again after E_D_TOV if the reason may
+// pass. [FCVI-8.5-4] [FCVI-5.3.4-10] [FCVI-5.3.4-11]
 func (c *conn) refused(now fc.Time, reason iu.Reason) {
 	c.closeOwn()
 	peer := c.mode == iu.PeerToPeer

@@ -277,7 +277,8 @@ func (c *conn) release(now fc.Time, quarantine time.Duration) {
 	}
 }
 
-// loggedOut ends c because the login with the peer's port has ended.
+// loggedOut ends c because the login with the peer's port has ended. A peer-to-peer set-up returns
+// to C_RESOLVE instead.
 func (c *conn) loggedOut(now fc.Time) {
 	switch c.state {
 	case stRqst, stResp2, stConceded, stResp1:

@@ -19,7 +19,7 @@ type viConsumer struct {
 	recvSeq uint64
 	cur     vi.Cursor
 	pos     uint32
-	ahead   vi.Cursor          // cursor for at, which must not allocate one
+	ahead   vi.Cursor          // used by at, which must not allocate a cursor
 	end     func(orderly bool) // breaks the connection, in another goroutine
 
 	listed            bool   // v is in station.open, so settle runs before the lock is released

@@ -15,7 +15,7 @@ func (c *conn) disconnect(now fc.Time) {
 		c.setState(stDiscSent)
 		c.stopStreams(now)
 		// If frames can overtake each other, the disconnect names the message sent last. The peer
-		// then accepts all messages up to it first. [VIA-6.4-20]
+		// then accepts all messages up to that one before it disconnects. [VIA-6.4-20]
 		c.sendDisconnect(now, iu.ULPDisconnect, c.tx.nextID, c.reliable() && !c.ordered())
 	case stResolve, stRqst, stResp2, stConceded, stResp1, stHeld:
 		c.abandon(now)

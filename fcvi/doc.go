@@ -7,33 +7,31 @@
 //	v, err := nic.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, nil)
 //	_, err = v.ConnectRequest(ctx, local, vi.IPAddress(host, "files"))
 //
-// A NIC is an FC-VI port. With Config.Listen it stands behind a separate fabric that others join
-// over FCIP, and a connection to a host address opens a link to that host and logs in there. With
-// Config.Fabric it is one N_Port of a fabric that runs elsewhere, and reaches what else is attached
-// to it. Addresses are IP addresses, with the FCIP port behind them where it is not 3225, or
+// A NIC is an FC-VI port. With Config.Listen the NIC runs a fabric, which other NICs join over
+// FCIP. To connect to a host address, the NIC opens a link to that host and logs in to the fabric
+// there. With Config.Fabric the NIC is one N_Port of a fabric that runs elsewhere, and reaches the
+// other ports of that fabric. Addresses are IP addresses, with the FCIP port if it is not 3225, or
 // Port_Names of 8 bytes.
 //
 // # What is implemented
 //
-// Everything in the standard that its public summaries describe: both connection
-// models with retries and crossing requests, Sends, RDMA Writes and Reads, the
-// three reliability levels, classes 2 and 3. In class 3 message data is never sent
-// twice: a loss is silent at Unreliable Delivery and breaks the connection at the
-// reliable levels, where a probe finds the loss of the last message before a
-// pause. In class 2 frames that are not acknowledged are sent again.
+// The package implements everything that public summaries of the standard describe: both connection
+// models with retries and crossing requests, Sends, RDMA Writes and Reads, the three reliability
+// levels, classes 2 and 3. In class 3 message data is never sent twice: a loss is silent at
+// Unreliable Delivery and breaks the connection at the reliable levels, where a probe finds the
+// loss of the last message before a pause. In class 2 frames that are not acknowledged are sent
+// again.
 //
-// FC-VI has no descriptor flow control. If both VIs ask for it, messages wait
-// at the receiving port instead: at Reliable Reception the sender's window
-// bounds them; at Reliable Delivery more than 64 that wait, or more bytes than
-// the port holds, break the connection.
+// FC-VI has no descriptor flow control. If both VIs request flow control, messages wait at the
+// receiving port instead: at Reliable Reception the sender's window bounds them; at Reliable
+// Delivery more than 64 that wait, or more bytes than the port holds, break the connection.
 //
-// Code points that only the text of the standard fixes, which is not public, are
-// assigned in docs/requirements/fcvi-requirements.md.
+// The text of the standard, which fixes the code points, is not public.
+// docs/requirements/fcvi-requirements.md has the values that this project has assigned.
 //
 // # Errors and cancellation
 //
-// Setting a connection up fails with the errors of package vi; contexts cancel it
-// at any time. A connection that breaks leaves descriptors and the NIC's error
-// handler what the architecture says. All exported methods may be called
-// concurrently.
+// Setting a connection up fails with the errors of package vi; contexts cancel it at any time. When
+// a connection breaks, descriptors complete and the NIC's error handler is called as the
+// architecture requires. All exported methods may be called concurrently.
 package fcvi

@@ -402,8 +402,8 @@ func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }
 func (o *netOutlet) close()                { o.detach() }
 
-// Traffic returns the messages and bytes that the connection has carried. The last frame of an
-// answer to an RDMA Read counts the answer.
+// Traffic returns the messages and bytes that the connection has carried. An answer to an RDMA Read
+// counts when its last frame is sent.
 func (l *link) Traffic() vi.Traffic {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 // A messageType has the functions that handle Information Units of one opcode.
 type messageType struct {
 	// arrive handles an IU that names the endpoint c and comes from the port of its peer. The
-	// functions below are for message requests only. They are the same for frames that arrive one
-	// by one, as a run, or out of order.
+	// functions below are for message requests only. They are called in the same way for frames
+	// that arrive one by one, as a run, or out of order.
 	arrive func(c *conn, now fc.Time, f *fc.Frame, h *iu.Header)
 
 	control vi.Control

@@ -23,7 +23,7 @@ const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	window      = 64        // messages that a receive stream stores if frames can overtake each other [FCVI-8.4-6]
 	streamLimit = 256       // messages of a stream Exchange [FCVI-5.2.1-6]
 	askEvery    = 32        // number of streamed messages per requested response [FCVI-E-2]
-	askBytes    = 256 << 10 // or number of bytes per requested response
+	askBytes    = 256 << 10 // bytes of streamed messages per requested response
 	maxAttempts = 4         // [FCVI-8.5-3]
 	discTries   = 3         // [FCVI-8.6-1]
 	maxSetups   = 4096      // set-ups that a port remembers, including finished ones
@@ -34,7 +34,7 @@ type machineConfig struct {
 	codec       iu.Codec
 	ulpTimeout  time.Duration
 	linger      time.Duration // time for which a request without a waiter is held
-	stream      bool          // use policy X2 for one-way messages
+	stream      bool          // send messages without a response in stream Exchanges (policy X2)
 	class       fc.Class
 	maxUnacked  int // this side's window of Reliable Reception requests
 	static      map[netip.Addr]WWN

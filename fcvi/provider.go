@@ -98,7 +98,7 @@ type Provider struct {
 	cfg Config
 
 	mu    perturb.Mutex
-	stats Stats // of closed NICs; guarded by mu
+	stats Stats // counters of closed NICs; guarded by mu
 	open  map[*device]struct{}
 }
 
@@ -154,7 +154,7 @@ type device struct {
 
 	mu    perturb.Mutex
 	away  map[string]*dialing // stations at other fabrics, by FCIP address; guarded by mu
-	same  map[string]*halves  // by discriminator; guarded by mu
+	same  map[string]*halves  // requests to this NIC itself, by discriminator; guarded by mu
 	ports int                 // guarded by mu
 	wg    sync.WaitGroup
 }

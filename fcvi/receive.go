@@ -5,7 +5,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// request handles a frame of the request stream. D1 to D8 are cases of the table in docs/fc-vi.md.
+// request handles a frame of a message request. D1 to D8 are cases of the table in docs/fc-vi.md.
 // [FCVI 8.4] [FCVI-5.2.1-8] [FCVI-5.3.5-3] [FCVI-5.2.5-2] [FCVI-8.4-11]
 func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
@@ -40,7 +40,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// inOrder handles a frame of the request stream on a path that keeps the order of frames.
+// inOrder is request for a path that keeps the order of frames.
 func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	r, p := &c.rx, c.p
 	switch {

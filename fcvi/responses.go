@@ -26,7 +26,7 @@ type pending struct {
 	progress fc.Time // time of the last frame of the READ_RESP
 }
 
-// response handles a frame of the response stream. [FCVI-5.2.5-2]
+// response handles a frame of a message response. [FCVI-5.2.5-2]
 func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p, t := c.p, &c.tx
 	if c.state != stConnected || c.up == nil { // [FCVI-8.2-2]

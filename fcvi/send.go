@@ -32,7 +32,7 @@ type txState struct {
 	answers      fifo[answer]
 	turn         bool // the turn of a response; responses and requests alternate
 
-	stream    bool // an Exchange of policy X2 is open
+	stream    bool // a stream Exchange is open
 	streamOX  uint16
 	streamN   int
 	streamCnt uint16

@@ -43,11 +43,11 @@ import (
 //	                       _RQST, or time        v              v
 //	                                           IDLE           IDLE
 //
-// Not drawn are the arrows of a set-up that ends: each of its states leads to
-// IDLE when the consumer gives up or its time is over, when the peer refuses or
-// disconnects, and when it logs out. A peer request goes back to C_RESOLVE from
-// C_RESP1 when the peer withdraws, and from every state when it logs out: it is
-// looked for again. testdata/endpoint.golden has all states by all events.
+// The figure leaves out the arrows of a set-up that ends. Each state of a set-up leads to IDLE when
+// the consumer gives up or the time limit passes, when the peer refuses or disconnects, and when
+// the peer's port logs out. A peer-to-peer request returns to C_RESOLVE instead, to look for a
+// match again: from C_RESP1 when the peer withdraws, and from every state when the peer's port logs
+// out. testdata/endpoint.golden has all states by all events.
 type state uint8
 
 const (

@@ -15,7 +15,7 @@ import (
 // writes the frames after the lock was released.
 type station struct {
 	mu     perturb.Mutex
-	start  time.Time // guarded by mu: start of the clock, plus the time that it did not count
+	start  time.Time // guarded by mu: time 0 of the clock, moved by the time that the clock did not count
 	at     fc.Time   // guarded by mu: time of the clock when mu was locked
 	np     *fc.NPort
 	p      *port

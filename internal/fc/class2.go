@@ -8,7 +8,7 @@ type class2Frame struct {
 	buf    []byte
 	timer  *Timer
 	busy   int  // number of BSY answers
-	again  int  // number of times that no ACK arrived
+	again  int  // number of retransmissions because no ACK arrived
 	pauses bool // the frame was answered BSY and waits to be sent again
 }
 

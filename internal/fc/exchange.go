@@ -185,8 +185,8 @@ func (x *exchange) complete(now Time, f *Frame, reply []byte) {
 			x.p.stats.Malformed++
 			return
 		}
-		// A peer that is busy, or whose own set-up is in progress, may accept the request later. So
-		// the request is repeated after E_D_TOV.
+		// A peer that is busy, or that has not finished its own login, may accept the request
+		// later. So the request is repeated after E_D_TOV.
 		if (r.Reason == RjtBusy || r.Reason == RjtInProgress) && x.tries > 0 {
 			delete(x.p.exch, x.oxid)
 			x.timer.Set(now + x.p.edtov)

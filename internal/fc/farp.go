@@ -31,8 +31,8 @@ const (
 //	44 |  Requester IP (16)
 //	60 |  Responder IP (16)
 //
-// The code byte comes first, as in the body of RFC 2625 and in every known implementation; its
-// appendix E.4.2 draws it last. [FCVI-7.5-1] [FCVI-7.5-2]
+// The code byte comes first, as in the body of RFC 2625 and in every known implementation; appendix
+// E.4.2 of the RFC draws it last. [FCVI-7.5-1] [FCVI-7.5-2]
 type FARP struct {
 	Cmd                    ELSCmd
 	Match                  uint8

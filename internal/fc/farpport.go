@@ -1,7 +1,6 @@
 package fc
 
-// farpTries is the number of times that a FARP-REQ is broadcast, at intervals of E_D_TOV. [FCVI
-// 7.5]
+// farpTries is the number of broadcasts of a FARP-REQ, at intervals of E_D_TOV. [FCVI 7.5]
 const farpTries = 3
 
 // A farpSearch is a FARP-REQ of this port that waits for its reply.

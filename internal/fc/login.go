@@ -160,7 +160,7 @@ func (p *NPort) registered(now Time) {
 	for _, r := range p.sortedRemotes() {
 		if r.suspended && !r.verifying {
 			if p.topo == PublicLoop && r.Addr>>8 == 0 {
-				p.verify(now, r) // the port is on this port's loop [FCVI 7.7.4]
+				p.verify(now, r) // r is on the loop of this port [FCVI 7.7.4]
 				continue
 			}
 			p.resume(now, r)
@@ -221,7 +221,7 @@ func (p *NPort) loopUp(now Time, info LinkInfo) {
 	}
 }
 
-// publicLoopUp follows a LIP on a loop with a fabric port. If a FAN announces the known fabric,
+// publicLoopUp handles a LIP on a loop with a fabric port. If a FAN announces the known fabric,
 // logins and exchanges continue. Otherwise FLOGI decides. [FCVI 7.7.4]
 func (p *NPort) publicLoopUp(now Time, info LinkInfo) {
 	p.suspendAll()

@@ -106,7 +106,7 @@ type Upper interface {
 	// Resumed is called when data may flow to r again after verification.
 	Resumed(now Time, r *Remote)
 	// Acked is called for each ACK_1 that this port has received. f is the class 2 frame that it
-	// acknowledges. f is valid during the call.
+	// acknowledges, and is valid during the call.
 	Acked(now Time, r *Remote, f *Frame)
 	// Failed is called if f, a class 2 frame this port has sent, was rejected, or was not
 	// acknowledged after all retransmissions.

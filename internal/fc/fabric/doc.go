@@ -1,6 +1,6 @@
-// Package fabric holds what lies between N_Ports: a switch core with its directory server and
-// fabric controller, and a simulated network of links on which frames can be lost, doubled,
-// delayed, reordered and damaged by a plan that is reproducible from its seed. [FCFS-3.2-1]
+// Package fabric implements the network between N_Ports: a switch core with its directory server
+// and fabric controller, and a simulated network of links on which a plan can lose, duplicate,
+// delay, reorder and damage frames. The plan is reproducible from its seed. [FCFS-3.2-1]
 // [FCFS-3.2-2] [FCFS-3.2-3]
 //
 // A [Switch] is a state machine without input or output of its own, like an fc.NPort: frames go in

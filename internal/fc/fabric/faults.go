@@ -27,7 +27,7 @@ type Fault struct {
 	Match func(f *fc.Frame) bool // frames to which the rule applies; nil means every frame
 	Nth   int                    // number of the matching frame that is affected, from 1; 0 means every one
 	Do    Action
-	Late  time.Duration // delay of a delayed frame, and of the second copy of a duplicated one
+	Late  time.Duration // delay of a delayed frame, or of the second copy of a duplicated frame
 
 	Hits int // number of matches so far
 	Done int // number of times that the action was performed

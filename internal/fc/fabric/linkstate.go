@@ -80,7 +80,7 @@ func parseItem(b []byte) (i item, ok bool) {
 	case i.kind == itemLinks && len(i.body)%8 != 0, i.kind == itemRecord && !i.gone && len(i.body) < recordLen:
 		return i, false
 	case i.kind == itemRecord && i.id.Domain() != i.domain:
-		return i, false // a switch sends only items of its own domain
+		return i, false // the record is for another domain than that of its switch
 	}
 	return i, i.kind >= itemHello && i.kind <= itemRecord
 }
@@ -203,7 +203,8 @@ func contains2(s []*SwitchPort, p *SwitchPort) bool {
 	return false
 }
 
-// lost removes the inter-switch link of p from the state. It has no effect if p is none.
+// lost removes the inter-switch link of p from the state. It has no effect if p is no inter-switch
+// link.
 func (s *linkState) lost(now fc.Time, p *SwitchPort) {
 	if p.neighbor == 0 {
 		return
@@ -347,9 +348,9 @@ func (s *linkState) compute(now fc.Time) {
 	}
 }
 
-// forget drops the items of an unreachable switch. If the switch comes back, its neighbour sends
-// all items again. The old items must be dropped, because a new run of the switch may have another
-// name, and other ports at the same addresses.
+// forget drops the items of an unreachable switch. When the switch can be reached again, its
+// neighbour sends all items again. The old items must be dropped, because a new run of the switch
+// may have another name, and other ports at the same addresses.
 func (s *linkState) forget(origin fc.WWN) {
 	for k := range s.items {
 		if k.origin == origin {

@@ -232,11 +232,12 @@ func (n *Net) JoinSwitches(a, b *Switch) (*End, *End) {
 		func(out fc.Sender) Device { return b.NewISL(out) })
 }
 
-// alpas are AL_PAs in order of priority; any list of valid ones works here.
+// alpas are AL_PAs in order of priority. Any other list of valid AL_PAs would do.
 var alpas = []uint8{0x01, 0x02, 0x04, 0x08, 0x0F, 0x10, 0x17, 0x18, 0x1B, 0x1D, 0x1E, 0x1F, 0x23, 0x25, 0x26, 0x27}
 
-// Loop joins devices to an arbitrated loop. The loop is private if sw is nil and public otherwise.
-// The ends are returned in the order of devs, followed by the end of the FL_Port.
+// Loop joins at most 16 devices to an arbitrated loop. The loop is private if sw is nil and public
+// otherwise. The ends are returned in the order of devs, followed by the end of the FL_Port of a
+// public loop.
 func (n *Net) Loop(sw *Switch, devs ...func(out fc.Sender) Device) []*End {
 	var ends []*End
 	for i := range devs {
@@ -523,7 +524,7 @@ func (n *Net) hop(p *packet, to *End) {
 	}
 }
 
-// step runs the next event that is due by limit. It returns false if there is none.
+// step runs the next event or timer that is due by limit. It returns false if there is none.
 func (n *Net) step(limit fc.Time) bool {
 	n.collect()
 	at := fc.Never

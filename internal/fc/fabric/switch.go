@@ -15,7 +15,7 @@ type SwitchConfig struct {
 	EDTOV      time.Duration
 	RATOV      time.Duration
 	OutOfOrder bool   // the switch does not promise sequential delivery
-	Epoch      uint32 // larger after each restart, so that neighbours drop the state of the former run
+	Epoch      uint32 // first sequence number; larger after each restart, so that neighbours drop the former state
 	Logger     *slog.Logger
 }
 

@@ -2,7 +2,8 @@
 // 3643: the frame codec, the FCIP Special Frame with its exchange, and a [Link] that batches frames
 // into gather writes.
 //
-//	l, err := fcip.Dial(ctx, "host:3225", fcip.Config{FabricName: wwn}, device)
+//	l, err := fcip.Dial(ctx, "host:3225", fcip.Config{FabricName: wwn})
+//	l.Start(device)
 //	l.Send(&frame)
 //	l.Flush()
 //

@@ -39,7 +39,7 @@ func (l *Link) watch() {
 }
 
 // keepAlive handles an LKA or the answer to one, and returns false for any other frame. The answer
-// to an LKA leaves with the next frames, or with the next flush.
+// to an LKA is sent with the next frames, or by the next flush.
 func (l *Link) keepAlive(f *fc.Frame) bool {
 	if f.SOF != fc.SOFf || f.Type != fc.TypeELS || f.DID != fc.AddrFabricController ||
 		f.SID != fc.AddrFabricController {

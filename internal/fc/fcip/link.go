@@ -38,7 +38,7 @@ type Device interface {
 	// Frames handles the frames of one read. recv calls yield with each frame, which is valid
 	// during that call. A device that needs a lock takes it once around recv.
 	Frames(recv func(yield func(f *fc.Frame)))
-	// Room is called when a full link has room again.
+	// Room is called when a link whose Room has returned 0 has room again.
 	Room()
 	// Down is called once, when the link has ended. err is the reason.
 	Down(err error)
@@ -52,8 +52,8 @@ type Config struct {
 	WrapConn   func(net.Conn) net.Conn
 	Congestion string // congestion control of the socket; "" keeps the system's
 	Logger     *slog.Logger
-	// KATOV is K_A_TOV. If a link is idle for half of it, LKA tests the link. If the other end is
-	// silent for twice K_A_TOV, the link is closed. 0 means 60 s.
+	// KATOV is K_A_TOV. If a link is idle for half of K_A_TOV, LKA tests the link. If the other end
+	// is silent for twice K_A_TOV, the link is closed. 0 means 60 s.
 	KATOV time.Duration
 	// KeepAlive is the period of TCP's own keepalive. 0 means 15 s, and a negative value switches
 	// it off.
@@ -107,7 +107,7 @@ type Link struct {
 	feed   func(yield func(f *fc.Frame))
 	stats  struct{ sentF, recvF, sentB, recvB, crc, bad, over atomic.Uint64 }
 	closed atomic.Bool
-	off    bool // this end chose TCP instead of shared memory
+	off    bool // the policy of this end excludes shared memory
 
 	katov    time.Duration
 	watchdog *time.Timer // set by Start
@@ -146,7 +146,7 @@ func dial(ctx context.Context, address string, cfg Config, connect time.Duration
 			return newLink(nc, cfg, echo.Destination)
 		}
 		nc.Close()
-		// The acceptor has sent its name, so the next attempt asks for that name.
+		// The acceptor has sent its name, so the next attempt asks for the acceptor by that name.
 		want := s
 		want.Changed, want.Destination = true, echo.Destination
 		if peer != 0 || *echo != want || echo.Destination == 0 {

@@ -77,8 +77,8 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 }
 
 // follow passes the frames after the current one, whose bytes are wire, to its Taker. It stops at
-// the first frame that is incomplete, differs from the expected header, or has a wrong CRC. each
-// handles that frame.
+// the first frame that is incomplete, differs from the expected header, or has a wrong CRC. The
+// method each handles that frame.
 func (l *Link) follow(wire []byte) (frames uint64) {
 	f := &l.frame
 	n, size, from := len(wire), len(f.Payload), offOpt+len(f.Opt)

@@ -23,7 +23,7 @@ const (
 // DefaultKATOV is the K_A_TOV we announce, in milliseconds.
 const DefaultKATOV = 60000
 
-// A Special is an FCIP Special Frame (RFC 3821, 7.1). It is the first frame each side sends.
+// A Special is an FCIP Special Frame (RFC 3821, 7.1). It is the first frame that each side sends.
 // [FCFS-2.4-1]
 type Special struct {
 	Changed     bool   // in an echo: the acceptor has changed other fields
