@@ -14,7 +14,7 @@ import (
 
 // A tape is an endless capture: the packets of one connection, generated as they are read.
 type tape struct {
-	left int64 // bytes that packets still have to fill
+	left int64 // bytes of packets that are not generated yet
 	make func() [][]byte
 	buf  bytes.Buffer
 }

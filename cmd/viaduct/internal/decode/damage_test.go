@@ -64,8 +64,8 @@ func (r *recording) packet(i int) (p packet) {
 	return p
 }
 
-// next returns the index of the next packet with payload in the same direction; ok is false if
-// there is none among the next four packets.
+// next returns the index of the next packet with payload in the same direction, which must be among
+// the next four packets. ok is true if its bytes follow those of packet i.
 func (r *recording) next(i int) (j int, ok bool) {
 	p := r.packet(i)
 	for j = i + 1; j < len(r.frames) && j < i+5; j++ {

@@ -407,7 +407,7 @@ func iwarpTalk(crc, markers bool) (*talk, *[2]mpa.Encoder) {
 	return c, &[2]mpa.Encoder{{CRC: crc, Markers: markers}, {CRC: crc, Markers: markers}}
 }
 
-// TestWrong breaks one rule at a time. The decoder must name it, and no other.
+// TestWrong breaks one rule at a time. The decoder must name this rule, and no other.
 func TestWrong(t *testing.T) {
 	send := func(msn ddp.MSN, mo uint32) ddp.Untagged { return rdmap.Send.UntaggedHeader(msn, mo, true, 0) }
 	for _, x := range []struct {

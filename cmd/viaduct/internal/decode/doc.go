@@ -1,5 +1,5 @@
 // Package decode reads captures of network traffic. It reports the messages of this module's
-// protocols, and the violations in them: VI/TCP, MPA with DDP and RDMAP, SDP over it, the Port
+// protocols, and the violations in them: VI/TCP, MPA with DDP and RDMAP, SDP over RDMAP, the Port
 // Mapper, Fibre Channel with FC-VI in FCIP, and RoCEv2 with its connection management.
 //
 //	d := decode.New(decode.Options{}, func(m *decode.Message) { ... })

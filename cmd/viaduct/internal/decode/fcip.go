@@ -16,7 +16,7 @@ const fcipWord = 0x0101fefe
 // An fcipParser decodes an FCIP link and the Fibre Channel frames in it.
 type fcipParser struct {
 	c    *conn
-	side [2]struct{ began bool } // its Special Frame was seen
+	side [2]struct{ began bool } // the side's Special Frame was seen
 	f    fc.Frame
 }
 

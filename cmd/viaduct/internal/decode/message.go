@@ -11,9 +11,9 @@ import (
 )
 
 // A Message is one message of a protocol, or a remark about the capture. It is valid only during
-// the call of the function that gets it.
+// the call of the decoder's out function.
 type Message struct {
-	Frame  int // number of the packet that completed it, from 1
+	Frame  int // number of the packet that completed the message, from 1
 	Time   time.Time
 	Conn   int // number of the connection, from 1; 0 for datagrams and for the capture itself
 	Back   bool
@@ -163,8 +163,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// dir returns the direction: ">" from the side that opened the connection, or was seen first, and
-// "<" towards it.
+// dir returns the direction: ">" from the side that opened the connection, or was seen first, or
+// "<".
 func (m *Message) dir() string {
 	if m.Back {
 		return "<"

@@ -27,14 +27,14 @@ type mpaParser struct {
 	crc   known
 	side  [2]mpaSide
 	ulp   *sdpState // nil unless the stream is SDP
-	isSDP bool      // the options say that it is SDP
+	isSDP bool      // the options say that the stream is SDP
 
 	nvme *nvmeQueue // nil unless the stream is an NVMe queue
 }
 
 // An mpaSide is the decoding state of one direction.
 type mpaSide struct {
-	operates bool // its start-up frame was seen, or preceded the capture
+	operates bool // the side's start-up frame was seen, or preceded the capture
 	vain     int  // bytes whose CRC was wrong since the position of the next FPDU was lost
 	dec      mpa.Decoder
 	rdma     rdmaSide

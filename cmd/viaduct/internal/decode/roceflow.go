@@ -19,7 +19,7 @@ type requests struct {
 	open bool   // next is only a lower bound, because the length of a Read is unknown
 	prev int    // opcode of the last packet, or unseen
 	mtu  int    // payload of First and Middle packets; 0 before the first
-	left int    // remaining bytes of an RDMA Write; unseen outside of one
+	left int    // remaining bytes of an RDMA Write; unseen outside of a Write
 }
 
 // unseen stands for an opcode or length that is not in the capture.

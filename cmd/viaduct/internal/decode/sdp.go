@@ -20,25 +20,25 @@ type sdpState struct {
 	view    [2]*sdpView // the views of the two peers, nil if unknown
 }
 
-// An sdpSide holds one peer's sending state and its announcements.
+// An sdpSide holds the sending state and the announcements of one peer, called this side.
 type sdpSide struct {
 	sure bool   // next is valid
-	next uint32 // MSeq of its next message
-	bye  bool   // its DisConn was seen
-	susp bool   // its SuspComm was seen
+	next uint32 // MSeq of this side's next message
+	bye  bool   // this side's DisConn was seen
+	susp bool   // this side's SuspComm was seen
 
-	maxAdverts int    // advertisements that it accepts
-	size       uint32 // bytes of each of its receive Private Buffers, 0 if unknown
+	maxAdverts int    // advertisements that this side accepts
+	size       uint32 // bytes of each of this side's receive Private Buffers, 0 if unknown
 	limit      int64  // MSeq of the other peer's first message without credit, -1 if unknown
 
-	mode    sdpwire.Mode // mode of the half in which it is Data Source
+	mode    sdpwire.Mode // mode of the half in which this side is Data Source
 	before  sdpwire.Mode // mode before the last change
 	byPeer  bool         // the last change came from the Data Sink
 	at      uint32       // MSeq of the last change, valid if changed
 	changed bool
 
-	adverts map[uint32]advert // its advertisements, by STag
-	many    bool              // some of adverts were dropped
+	adverts map[uint32]advert // this side's advertisements, by STag
+	many    bool              // some of adverts were discarded
 }
 
 // An advert is memory a peer advertised.

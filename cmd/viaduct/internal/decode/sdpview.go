@@ -17,14 +17,14 @@ import (
 type sdpView struct {
 	connecting bool
 	adverts    int               // advertisements that the other peer accepts at a time
-	inbox      []sdpwire.Message // messages to this peer that it has not acknowledged
+	inbox      []sdpwire.Message // messages to this peer that are not acknowledged
 	source     sdpHalf           // the half in which this peer is Data Source
-	sink       sdpHalf           // the half in which it is Data Sink
+	sink       sdpHalf           // the half in which this peer is Data Sink
 
-	resizing bool   // its own ChRcvBuf is not acknowledged
-	owesSize bool   // it has to acknowledge a ChRcvBuf of the other peer
+	resizing bool   // this peer's ChRcvBuf is not acknowledged
+	owesSize bool   // this peer has to acknowledge the other peer's ChRcvBuf
 	wish     uint32 // the size requested by the other peer's ChRcvBuf
-	size     uint32 // bytes of each of its own receive Private Buffers
+	size     uint32 // bytes of each of this peer's receive Private Buffers
 }
 
 // An sdpHalf is a half-connection as one peer sees it.
@@ -40,7 +40,7 @@ type sdpHalf struct {
 
 	leaving  bool   // the Data Source's change from Pipelined to Combined is not acknowledged [SDP-12.4-3]
 	leaveSeq uint32 // MSeq of that ModeChange
-	count0   uint32 // count at that time [D-26]
+	count0   uint32 // count at the time of that ModeChange [D-26]
 	closed   bool   // DisConn was sent
 }
 
@@ -61,8 +61,8 @@ func breaks(id, format string, a ...any) broken { return broken{id, fmt.Sprintf(
 // maxInbox limits the number of messages kept until they are acknowledged.
 const maxInbox = 1 << 16
 
-// hear applies the messages that the sender of x had received before it sent x. It returns false if
-// it is uncertain which ones these are.
+// hear applies the messages that the sender of x had received before it sent x. sure is false if
+// these messages are not known for certain.
 func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 	if x.MSeqAck == 0 && len(v.inbox) > 0 && v.inbox[0].MSeq == 0 { // message 0 was received, or none [D-08]
 		switch v.inbox[0].MID {

@@ -21,7 +21,7 @@ type conn struct {
 	d      *Decoder
 	key    connKey
 	num    int
-	addr   [2]netip.AddrPort // first the side that opened it, or was seen first
+	addr   [2]netip.AddrPort // first the side that opened the connection, or was seen first
 	half   [2]half           // by sender, as in addr
 	seen   bool              // seen from its first byte on
 	closed bool
@@ -80,7 +80,7 @@ type piece struct {
 
 const (
 	maxHeld    = 4 << 20 // bytes that one direction holds after a hole
-	maxPieces  = 4096    // segments that it holds; they are kept in order
+	maxPieces  = 4096    // segments that one direction holds, in order
 	patience   = 16      // acknowledgements of a hole after which the hole is given up
 	maxUnknown = 192 << 10
 )
@@ -294,8 +294,8 @@ func (h *half) drain() {
 	}
 }
 
-// bridge gives up the first hole if now is set, or if the other side acknowledged its bytes so long
-// ago that they cannot be in the rest of the capture.
+// bridge gives up the first hole if now is set, or if the other side acknowledged the missing bytes
+// so long ago that these cannot be in the rest of the capture.
 func (h *half) bridge(now bool) {
 	first, ok := h.beyond()
 	if !ok {

@@ -17,7 +17,7 @@ type vitcpParser struct {
 // A vitcpSide is the decoding state of one direction.
 type vitcpSide struct {
 	attrs  vitcpwire.Attributes
-	stated bool // its attributes are known
+	stated bool // attrs is known
 	fresh  bool // seen from its first segment on
 
 	sure   bool // number is the number of the last numbered message
@@ -26,8 +26,8 @@ type vitcpSide struct {
 	reads  []vitcpwire.Number
 	lost   bool // requests may be missing from reads
 
-	posted   vitcpwire.Count // receive descriptors it has posted, at the latest
-	consumed vitcpwire.Count // messages it sent that use up a descriptor
+	posted   vitcpwire.Count // receive descriptors that this side has posted, as last stated
+	consumed vitcpwire.Count // messages of this side that use up a descriptor
 }
 
 func newVITCP(c *conn) *vitcpParser {
@@ -243,7 +243,7 @@ func (p *vitcpParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	return at, false
 }
 
-// vitcpHead reports whether b may begin with a segment, and the length of that.
+// vitcpHead reports whether b may begin with a segment, and the length of the segment.
 func vitcpHead(b []byte) (n int, ok bool) {
 	f, n, err := dialect.ParseHeader(b)
 	if err != nil || f.Error.VI() > vitcpwire.DescriptorError || f.Type == vitcpwire.NOP && int(f.Length) != n {

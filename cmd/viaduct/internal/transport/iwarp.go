@@ -27,7 +27,7 @@ var iwarpTransport = Transport{
 	ListenMsg: listenIWARP,
 }
 
-// iwarpClose bounds how long this side waits for the peer's end of a stream.
+// iwarpClose bounds how long this side waits for the peer to end a stream.
 const iwarpClose = 2 * time.Second
 
 // IWARPConfig returns the configuration for an address. By default CRCs are on, FPDUs fit TCP's
@@ -74,7 +74,7 @@ func receives(u *addr.URL, o *Options) (size, mtu int) {
 	return size, int(min(n, math.MaxInt32))
 }
 
-// prepare returns the function that posts count receives of size bytes before the peer can send.
+// prepare returns a function that posts count receives of size bytes before the peer can send.
 func (c *iwarpConn) prepare(size, count int) func(*iwarp.QueuePair) error {
 	return func(q *iwarp.QueuePair) error {
 		var err error

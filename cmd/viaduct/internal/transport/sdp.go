@@ -179,7 +179,7 @@ func sdpListenConfig(u *addr.URL, o *Options) (*sdp.ListenConfig, error) {
 	return &sdp.ListenConfig{Options: opt}, nil
 }
 
-// SDPResumer opens a listener for SDP connections another process hands back.
+// SDPResumer opens a listener where suspended SDP connections of another process resume.
 func SDPResumer(o *Options) (*sdp.Listener, error) {
 	opt, err := sdpOptions(&addr.URL{Scheme: "sdp"}, o)
 	if err != nil {

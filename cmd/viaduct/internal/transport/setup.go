@@ -51,9 +51,8 @@ func bounded[C any](dial func(context.Context, *addr.URL, *Options) (C, error)) 
 	}
 }
 
-// sameHost returns the policy for shared memory in an address, and the directory for it. Without
-// such a parameter the policy is the library's default. The parser has already rejected invalid
-// words.
+// sameHost returns the policy for shared memory in an address, and the directory for shared memory.
+// The default is the policy of the library. The parser has already rejected invalid words.
 func sameHost(u *addr.URL) (p samehost.Policy, dir string) {
 	if s := u.Query.Get("samehost"); s != "" {
 		p, _ = samehost.Parse(s)

@@ -67,7 +67,7 @@ func TestHungServer(t *testing.T) {
 				t.Fatalf("%v after %v", err, took)
 			}
 			if scheme == "sdp" {
-				return // the peer's time-out for the Hello is as long, and may end first
+				return // SDP's time-out for the Hello is as long, and may end first
 			}
 			if line := shell.LastLine("ping", err); !errors.Is(err, os.ErrDeadlineExceeded) ||
 				!strings.Contains(line, "no answer within 10s") || !strings.Contains(line, "stopped") {

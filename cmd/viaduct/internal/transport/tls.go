@@ -27,7 +27,7 @@ import (
 type TLSFlags struct {
 	On   bool
 	Cert string // file with our certificate chain
-	Key  string // file with its key
+	Key  string // file with the key of the certificate
 	CA   string // file with the authorities that the peer's certificate must come from
 	Pin  string // SHA-256 of the peer's certificate, in hex
 }

@@ -26,8 +26,8 @@ type Options struct {
 	TLSListen  *tls.Config
 	Congestion string // "" means the system's default
 
-	// Token authenticates servers of files and their clients; nil means none. Only the verbs use
-	// it, not the transports.
+	// Token authenticates servers of files and their clients; nil means none. The verbs use the
+	// token, not the transports.
 	Token *token.Token
 	// Find looks up hosts and fabrics in a registry; nil if there is no registry.
 	Find Finder
@@ -130,7 +130,7 @@ func timed[T any](o *Options, scheme string, dial func() (T, error)) func() (T, 
 	}
 }
 
-// The pauses between two attempts of Await: the first one, which is doubled up to the last one.
+// Pauses between attempts of Await: firstPause, doubled after each attempt up to lastPause.
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 250 * time.Millisecond

@@ -72,8 +72,8 @@ func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort,
 	return netip.AddrPortFrom(as[0], u.Port), nil
 }
 
-// thisHost replaces the unspecified address by loopback. Users may copy the unspecified address from
-// the output of a listener, but it names no host.
+// thisHost replaces the unspecified address by loopback. Users may copy that address from the
+// output of a listener, but it names no host.
 func thisHost(a netip.Addr) netip.Addr {
 	switch a {
 	case netip.IPv4Unspecified():
@@ -343,8 +343,7 @@ func (c *viConn) Close() error {
 	return nil
 }
 
-// openNIC opens a NIC that logs its asynchronous errors. It logs the expected end of a connection
-// at a lower level.
+// openNIC opens a NIC that logs its asynchronous errors, an expected end at level debug.
 func openNIC(p vi.Provider, name string, o *Options) (*vi.NIC, error) {
 	nic, err := vi.Open(p, name, &vi.Config{Logger: o.Env.Log})
 	if err != nil {
