@@ -10,7 +10,7 @@ import (
 
 // A Plan lists the measurements.
 type Plan struct {
-	Transports []string // schemes, with parameters behind a ? where wanted
+	Transports []string // schemes, with optional parameters after a ?
 	Ops        []string
 	Sizes      []int
 	Doorbells  []int

@@ -127,7 +127,7 @@ func TestShrinkingFile(t *testing.T) {
 	if r := exchange(t, c, `{"op":"close","path":"f","mode":"read"}`); !strings.Contains(fmt.Sprint(r["error"]), "shrank") {
 		t.Error(r)
 	}
-	// It still answers the next request.
+	// The service still answers the next request.
 	if r := exchange(t, c, `{"op":"open","path":"f","mode":"read"}`); r["length"] != 5.0 {
 		t.Error(r)
 	}
@@ -245,7 +245,7 @@ func (o older) Recv(ctx context.Context) (msg.Message, error) {
 }
 
 // TestWholeFile: a client that does not ask for pieces is lent the file itself, and the file is
-// stored when the client closes it. A client of this package can use such a server.
+// stored when the client closes it. A client of this package can use a server without pieces.
 func TestWholeFile(t *testing.T) {
 	c, srv, dir, done := start(t, true)
 	body := random(3*pieceBytes + 7)
@@ -468,8 +468,8 @@ func (s *stopped) Reap(ctx context.Context) error {
 	return s.Conn.Reap(ctx)
 }
 
-// TestStalled: the client gives up a server that stops in the middle of any request. It waits
-// longer for a server that hashes a large file.
+// TestStalled: the client gives up if the server stops in the middle of any request. The client
+// waits longer while the server hashes a large file.
 func TestStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := msgfake.Pair(1 << 16)

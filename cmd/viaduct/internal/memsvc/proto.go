@@ -14,7 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// MaxMessage is the longest message of the service, either way.
+// MaxMessage is the longest message of the service, in either direction.
 const MaxMessage = 4096
 
 // A request is a message of the client.
@@ -43,12 +43,12 @@ type reply struct {
 	SHA256  string         `json:"sha256,omitempty"`
 	Entries *[]store.Entry `json:"entries,omitempty"`
 	More    bool           `json:"more,omitempty"`
-	Nonce   string         `json:"nonce,omitempty"` // of the server
+	Nonce   string         `json:"nonce,omitempty"` // the server's nonce
 	Proof   string         `json:"proof,omitempty"` // proof that the server has the token
 }
 
 // A piece is memory the server lends to a client for a part of the file to store. The client fills
-// the pieces in turn. An extend request makes the server store the next piece, and its answer lends
+// the pieces in turn. An extend request makes the server store the next piece, and the answer lends
 // that piece again.
 type piece struct {
 	Address string `json:"address"`

@@ -97,8 +97,8 @@ type session struct {
 	watch Observer
 	open  map[openKey]*opened
 
-	// The rest of the last listed directory, if the listing was cut, so that the next part needs no
-	// second read of the directory.
+	// Entries of the last listed directory that did not fit into the answer, so that the next
+	// request does not read the directory again.
 	listed     store.Text
 	unanswered []store.Entry
 
@@ -350,8 +350,8 @@ func (s *session) openWrite(q request) ([]byte, error) {
 	return encode(r), nil
 }
 
-// lendUpload lends the client the memory for the file's bytes. Pieces cost less than the file
-// itself, which is for clients without pieces.
+// lendUpload lends the client the memory for the file's bytes: buffers if pieces is set, and
+// otherwise a mapping of the file, which costs more.
 func (s *session) lendUpload(o *opened, pieces bool) (r reply, err error) {
 	u := o.upload
 	if !pieces {
@@ -545,8 +545,8 @@ func (s *session) list(q request) ([]byte, error) {
 		es = es[from:]
 	}
 	s.unanswered = nil
-	// The listing must fit into one message. The list is halved until it fits, then entries are
-	// added as long as there is room.
+	// The listing must fit into one message. It gets as many entries as there is room for, and the
+	// others stay in unanswered.
 	most := min(MaxMessage, s.conn.MaxMessage())
 	r := reply{OK: true, Entries: &es}
 	if b := encode(r); len(b) <= most {
