@@ -392,7 +392,7 @@ func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 }
 
 // die ends the connection from within a role. No further message is begun or accepted. At Reliable
-// Reception f, if not nil, is reported to the peer. breaks explains after. The caller must not
+// Reception f, if not nil, is reported to the peer. For after see breaks. The caller must not
 // access the consumer's memory afterwards. On a connection with an earlier fault die does nothing.
 func (l *link) die(cause error, f *fault, after func()) {
 	if l.life.Load().faulted() {

@@ -71,5 +71,5 @@ func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.N
 	return first, nil
 }
 
-// inside reports whether a message is incomplete.
+// inside reports whether a message has begun whose last segment has not arrived.
 func (a *assembly) inside() bool { return a.data.active || a.resp.active }

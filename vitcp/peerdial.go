@@ -375,8 +375,8 @@ func (l *listener) offerPeer(r *request) bool {
 	return false
 }
 
-// fits reports whether a connection to the local address at belongs to a call for address want.
-// want may be unset, a wildcard, or one address.
+// fits reports whether a connection to the local address at may serve a call for address want. If
+// want is unset or unspecified, every connection may.
 func fits(want, at netip.Addr) bool {
 	return !want.IsValid() || want.IsUnspecified() || want == at
 }

@@ -390,7 +390,7 @@ func TestVIT_3_2_Levels(t *testing.T) {
 				t.Errorf("%v became %v", l, got)
 			}
 			want := map[reliability]vitcpwire.Attributes{delivery: r | d, reception: r}[l]
-			if h.reliableIsDelivery { // the draft's bit alone
+			if h.reliableIsDelivery { // Reliable Delivery is then the draft's bit alone
 				want = map[reliability]vitcpwire.Attributes{delivery: r}[l]
 			}
 			if a != want {

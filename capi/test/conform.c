@@ -1379,8 +1379,8 @@ static void names(void) {
 }
 
 /*
- * limits checks that the limits are those of the attributes, and that a released object can be
- * created again.
+ * limits checks the maximum numbers of protection tags, of completion queue entries and of open
+ * NICs, and that a tag can be created again after one was destroyed.
  */
 static void limits(void) {
 	VIP_NIC_ATTRIBUTES na;

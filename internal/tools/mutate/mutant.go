@@ -531,7 +531,8 @@ func (m *mutator) isText(c *ast.CallExpr) bool {
 	return any && n > 1 && types.Identical(sig.Params().At(n-2).Type(), types.Typ[types.String])
 }
 
-// isLock reports whether the program would only hang or crash without a call.
+// isLock reports whether a call is one that no mutant removes: without a lock, Done or panic the
+// program would only hang or crash, and prints and Helper have no effect that a test checks.
 func isLock(c *ast.CallExpr) bool {
 	switch f := c.Fun.(type) {
 	case *ast.Ident:
@@ -569,7 +570,7 @@ func funcName(d *ast.FuncDecl) string {
 // switches is the template of a file that is added to the rewritten package. Mutant 0 means that no
 // mutant is active. A recording run appends to a file the number of each mutant that the tests
 // reach with values for which it makes a difference. It does so at once, because a test program may
-// end in many ways.
+// be killed or may exit in the middle of a test.
 const switches = `package %s
 
 import (

@@ -51,8 +51,8 @@ func rowsAt(rs []region, pos token.Pos) (rows []*register.Row) {
 	return rows
 }
 
-// regionAt returns the region of a citation at pos, or nothing for a citation without code, as at a
-// type.
+// regionAt returns the region of a citation at pos, or 0, 0 for a citation that covers no code, for
+// example in front of a type.
 func regionAt(fset *token.FileSet, file *ast.File, pos token.Pos) (from, to token.Pos) {
 	group := commentAt(file, pos)
 	if group == nil {
@@ -111,7 +111,7 @@ func commentAt(file *ast.File, pos token.Pos) *ast.CommentGroup {
 }
 
 // startingAt returns the outermost statement, clause, element of a composite literal, variable or
-// function that starts in a line, and before the position before if that is valid.
+// function that starts in a line, or nil. If before is valid, the node must start in front of it.
 func startingAt(fset *token.FileSet, file *ast.File, line int, before token.Pos) (found ast.Node) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		if n == nil || found != nil {

@@ -152,7 +152,7 @@ func (o Opcode) Operation() Opcode { return o &^ transportMask }
 // Assigned reports whether the opcode names an operation this package has.
 func (o Opcode) Assigned() bool { return o.describe().kind != Unassigned }
 
-// Kind returns the message the packet belongs to, Unassigned if the opcode is unknown.
+// Kind returns the kind of message the packet belongs to, or Unassigned if the opcode is unknown.
 func (o Opcode) Kind() Kind { return o.describe().kind }
 
 // Request reports whether packets of this kind are requests. All other kinds, except Unassigned,
