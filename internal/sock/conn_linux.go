@@ -135,7 +135,7 @@ type reading struct {
 var plainly = reading{read, (*rings).read}
 
 // settle ends the period in which the stream may move to shared memory, because an engine takes the
-// socket. It waits for an undecided grant.
+// socket. settle waits while a grant is undecided.
 func (o *conn) settle() {
 	_ = o.setLater() // an error only leaves the socket without these options
 	o.s.rlockDecided()
@@ -227,8 +227,8 @@ func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 	return max(n, 0), o.opError("read", err)
 }
 
-// sleepIn sleeps until try reports that it is done. It returns an error if the socket is closed,
-// the deadline has passed, or the process has no descriptor to sleep with.
+// sleepIn sleeps until try returns true. It returns an error if the socket is closed, the deadline
+// has passed, or the process has no descriptor to sleep with.
 func (o *conn) sleepIn(try func() bool) error {
 	s := o.s
 	if !s.OpenArrivals() {

@@ -57,7 +57,7 @@ func TestNoDescriptors(t *testing.T) {
 		shunned.until = nil // set by a dialer whose listener had no descriptor to answer with
 		shunned.Unlock()
 	}
-	once(100) // afterwards the process has everything that it keeps for good
+	once(100) // afterwards the process has all descriptors that stay open
 	before := testkit.OpenFiles()
 	for free := range 20 {
 		once(free)
@@ -68,8 +68,8 @@ func TestNoDescriptors(t *testing.T) {
 	testkit.Eventually(t, "the descriptors are given back", func() bool { return testkit.OpenFiles() <= before })
 }
 
-// TestCommitmentWithoutDescriptors checks that a listener notices a dialer's commitment even if it
-// has no descriptor to wait with. Otherwise the dialer alone would use shared memory.
+// TestCommitmentWithoutDescriptors checks that a listener without a descriptor to wait with notices
+// a dialer's commitment. Otherwise the dialer alone would use shared memory.
 func TestCommitmentWithoutDescriptors(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -29,8 +29,7 @@ func Dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn
 	o := &conn{s: new(Socket), remote: net.TCPAddrFromAddrPort(ap)}
 	err = o.connect(ctx, ap)
 	if err == nil && addrPort(o.local) == ap {
-		// The system chose the dialled port as the local port, so that the connection is one with
-		// itself.
+		// The system chose the dialled port as the local port, and TCP connected the socket to itself.
 		o.Close()
 		return dialOwn(ctx, d, network, address)
 	}
@@ -95,8 +94,8 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 }
 
 // awaitConnect calls connect(2) for sa until the handshake is done. Within one host the second call
-// already finds the socket connected. The error is that of the connection attempt, or the cause of
-// ctx's end.
+// already finds the socket connected. The error is an error of connect(2), or the cause of ctx's
+// end.
 func (o *conn) awaitConnect(ctx context.Context, sa unix.Sockaddr) error {
 	connected := func() (done bool, err error) {
 		switch err := unix.Connect(o.s.fd, sa); err {

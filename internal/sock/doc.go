@@ -1,5 +1,5 @@
 // Package sock dials, accepts, tunes and owns sockets. Packages internal/attend and
-// internal/frameio receive from them.
+// internal/frameio receive from these sockets.
 //
 // The runtime watches every descriptor of package net all the time. So each message that a polling
 // consumer receives would also wake a thread for nothing, which costs as much as the message. On

@@ -140,7 +140,7 @@ func (w *Watch) Ready(fd int) bool {
 		return true
 	}
 	if w.stale {
-		// A report that was not taken would prevent the next one.
+		// A pending report would prevent the next one.
 		w.stale = false
 		w.take()
 	}

@@ -20,7 +20,7 @@ const perHost = 32
 
 // PendingPerHost returns how many set-ups with the host of nc a listener may have in progress: set,
 // if set > 0. Otherwise the number is all, the listener's total limit, if nc is within this host,
-// because all programs of this host share one address. It is 32 for another host.
+// because all programs of this host share one address. For another host the number is 32.
 func PendingPerHost(nc net.Conn, set, all int) int {
 	switch {
 	case set > 0:
@@ -42,9 +42,9 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// isHere reports whether the addresses of a connection prove that both ends are on this host: they
-// are equal, or one is a loopback address. It returns false for two different addresses of this
-// host. Both ends get the same result. That matters because a listener serves requests only for
+// isHere reports whether the addresses of a connection prove that both ends are on this host: the
+// addresses are equal, or one is a loopback address. It returns false for two different addresses
+// of this host. Both ends must get the same result, because a listener serves requests only for
 // connections within the host: a dialer that made a request for another connection would wait for
 // acceptTimeout.
 func isHere(local, remote netip.AddrPort) bool {

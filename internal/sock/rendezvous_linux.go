@@ -92,7 +92,7 @@ func (v *rendezvous) wake(epfd int) {
 }
 
 // askLocked sets which events of the meeting sockets wake serve: EPOLLIN for requests, or 0 for
-// none. It reports whether the kernel accepted that for all sockets. The caller holds mu.
+// none. It returns false if the kernel refuses that for a socket. The caller holds mu.
 func (v *rendezvous) askLocked(events uint32) bool {
 	ok := true
 	for _, m := range v.sockets {
@@ -127,8 +127,8 @@ func (v *rendezvous) remove(o *conn) {
 	}
 }
 
-// welcome is called after o was accepted. It serves the waiting requests; later requests for
-// accepted connections wake serve. It does nothing if add has ignored o.
+// welcome serves the requests that wait after o was accepted. Later requests for accepted
+// connections wake serve. welcome does nothing if add has ignored o.
 func (v *rendezvous) welcome(o *conn) {
 	if o.meet == nil {
 		return
@@ -142,8 +142,8 @@ func (v *rendezvous) welcome(o *conn) {
 	}
 }
 
-// serveNow serves the waiting requests. If this process has no descriptor for a request, it leaves
-// the request to serve.
+// serveNow serves the waiting requests. If this process has no descriptor left to accept one, serve
+// does so later.
 func (v *rendezvous) serveNow() {
 	if !v.drain() {
 		v.hear()
@@ -175,8 +175,8 @@ func (v *rendezvous) serve() {
 	})
 }
 
-// drain serves the waiting requests. It returns false if one cannot be accepted, usually because
-// this process has no descriptor left, and true after close.
+// drain serves the waiting requests. It returns false if a request cannot be accepted, usually
+// because this process has no descriptor left, and true after close.
 func (v *rendezvous) drain() bool {
 	for _, m := range v.sockets {
 		for {
@@ -418,8 +418,8 @@ func (a *asking) grant(wait bool) (err error) {
 	return nil
 }
 
-// commitment reports whether the dialer has committed. With wait it waits up to commitTimeout. A
-// dialer that prefers TCP closes the connection, which gives false.
+// commitment reports whether the dialer has committed. With wait it waits up to commitTimeout. It
+// returns false if the dialer closes the connection, which means TCP.
 func (a *asking) commitment(wait bool) (bool, error) {
 	var b [1]byte
 	n, err := a.receive(b[:], read, wait, commitTimeout)

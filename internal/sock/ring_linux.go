@@ -42,7 +42,7 @@ type rings struct {
 }
 
 // emptyReads is the number of consecutive empty reads after which a read checks whether the peer's
-// process still exists. Only a polling consumer needs the check: a sleeping one is woken by the
+// process still exists. Only a polling reader needs the check: a sleeping reader is woken by the
 // bell when the process ends.
 const emptyReads = 256
 
@@ -102,9 +102,9 @@ func (r *rings) ring(bell int) {
 	}
 }
 
-// hush empties a bell, so that only later bytes wake a sleeper. It reads until nothing is left,
-// because the peer's process may have hung up after the last byte, and epoll may report both by one
-// event.
+// hush empties a bell, so that only later bytes wake a sleeper. It reads until nothing is left: the
+// peer's process may have hung up after the last byte, and epoll may report the byte and the
+// hang-up by one event.
 func (r *rings) hush(bell int) {
 	var b [64]byte
 	for {
@@ -247,8 +247,8 @@ func (r *rings) close(reset bool) {
 		r.finish()
 	}
 	r.in.Leave()
-	// The writer that Socket.Close has waited for may just have used the memory that ends here. That
-	// wait is by a semaphore, which means no order to the race detector; this lock does.
+	// Socket.Close has waited for the writer by a semaphore, which means no order to the race
+	// detector. So this lock orders the writer's last use of the memory before the unmapping.
 	r.writing.Lock()
 	r.mem.Close()
 	r.writing.Unlock()

@@ -339,8 +339,8 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 	return nil
 }
 
-// checkPeer returns an error unless the dialer at the other end of bell has this process's user and
-// owns the other end of the TCP connection s, which is waiting for the verdict.
+// checkPeer returns an error unless the dialer at the other end of bell has this process's user,
+// and this user owns the other end of the TCP connection s. A closed s gives net.ErrClosed.
 func (s *Socket) checkPeer(bell int, m meeting) error {
 	uid, err := sameUser(bell)
 	if err != nil {

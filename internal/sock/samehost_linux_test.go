@@ -73,7 +73,8 @@ func TestRendezvousOfAddresses(t *testing.T) {
 }
 
 // TestRendezvousOfInherited checks that a dialer finds the rendezvous of a listener whose socket
-// another process has opened, as systemd does, and that it does so by a host name.
+// another process has opened, as systemd does. A dialer that uses a host name must find the
+// rendezvous too.
 func TestRendezvousOfInherited(t *testing.T) {
 	opened, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -348,7 +349,7 @@ func TestFallBack(t *testing.T) {
 		defer v.close()
 		stop := make(chan struct{})
 		defer close(stop)
-		go func() { // stands for the process that accepts there
+		go func() { // plays the other process, which accepts there
 			for {
 				select {
 				case <-stop:

@@ -14,11 +14,11 @@ import (
 )
 
 // A Socket is the descriptor of a stream, taken away from the runtime. It has one reader and one
-// writer at a time; methods marked [reader] or [writer] are theirs. Reads and writes never wait.
+// writer at a time; methods marked [reader] or [writer] are for these. Reads and writes never wait.
 //
 // The bytes may go through shared memory instead. Then fd is the bell, which is readable when
-// something has arrived. A plain socket pays for this with one nil check in each method, whereas an
-// interface would cost calls that cannot be inlined.
+// something has arrived. The support for shared memory costs a plain socket one nil check in each
+// method, whereas an interface would cost calls that cannot be inlined.
 type Socket struct {
 	fd    int
 	in    arrivals
@@ -221,9 +221,9 @@ func (s *Socket) Arm() bool {
 	return true
 }
 
-// Ask is for a caller that watches FD without Arm and Sleep. If it returns true, the next arrival
-// makes FD readable, but earlier arrivals need not: the caller reads until nothing is left. If it
-// returns false, every arrival makes FD readable. [reader]
+// Ask is for a caller that watches FD without Arm and Sleep. True means that the next arrival makes
+// FD readable, but earlier arrivals need not: the caller reads until nothing is left. False means
+// that every arrival makes FD readable. [reader]
 func (s *Socket) Ask() bool {
 	if s.rings == nil {
 		return false
@@ -238,8 +238,8 @@ func (s *Socket) Polls() bool { return s.rings != nil }
 // Disarm keeps arrivals from waking the reader. The end of the stream may still wake it. [reader]
 func (s *Socket) Disarm() { s.in.disarm(s.fd) }
 
-// Interrupt makes the reader's Sleep, the one in progress or the next one, return
-// os.ErrDeadlineExceeded. It returns false before OpenArrivals.
+// Interrupt makes the reader's Sleep return os.ErrDeadlineExceeded: the one in progress, or the
+// next one. Before OpenArrivals it returns false and does nothing.
 func (s *Socket) Interrupt() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -15,8 +15,8 @@ import (
 const soon = 100 * time.Microsecond
 
 var (
-	// polling is the number of goroutines that poll for an answer. If a process makes many
-	// connections at a time, one polling goroutine is enough.
+	// polling is the number of goroutines that poll for an answer at this moment. Soon admits one,
+	// which is enough for a process that makes many connections at a time.
 	polling atomic.Int32
 
 	// answers is the budget of all these goroutines, with the rule seldom.
@@ -39,8 +39,8 @@ func Soon(try func() bool) bool {
 		return false
 	}
 	for start := time.Now(); time.Since(start) < soon; {
-		// Other work of this process is better done here than in a thread that would be woken for
-		// it and would take the other end's processor.
+		// Other goroutines of this process better run here than in a thread that would be woken for them,
+		// and that would take the other end's processor.
 		runtime.Gosched()
 		if try() {
 			answers.Hit(&seldom)

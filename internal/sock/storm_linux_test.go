@@ -77,7 +77,7 @@ func echo(l net.Listener) {
 // callers makes short connections, several at a time, and ends them in various ways.
 type callers struct {
 	done, shared atomic.Int64
-	wrong        atomic.Int64 // connections that received other bytes than they sent
+	wrong        atomic.Int64 // connections that received bytes they had not sent
 
 	killed atomic.Bool // the other process was killed or is about to be
 	failed atomic.Pointer[error]
@@ -119,7 +119,7 @@ func (c *callers) call(ctx context.Context, at string) error {
 	}
 	want := make([]byte, 1+mrand.IntN(1000))
 	if mrand.IntN(16) == 0 {
-		want = make([]byte, 40000) // more than one read takes
+		want = make([]byte, 40000) // more bytes than one read returns
 	}
 	got := make([]byte, len(want))
 	rand.Read(want)
@@ -141,9 +141,9 @@ func (c *callers) call(ctx context.Context, at string) error {
 	return nil
 }
 
-// TestStorm has two processes make many short connections, some of them at the same time, and stops
-// and kills one process at random moments. No connection may receive bytes of another one, the
-// remaining process must keep working, and nothing of the other process may remain.
+// TestStorm starts two processes that make many short connections, some at the same time, and stops
+// and kills one process at random moments. No connection may receive bytes of another connection,
+// the remaining process must keep working, and nothing of the killed process may remain.
 func TestStorm(t *testing.T) {
 	testkit.Long(t, "10 s")
 	child := func(role string) (*exec.Cmd, io.Reader) {

@@ -192,7 +192,7 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	flags := unix.MSG_DONTWAIT
 	if len(v) >= manyPlaces && s.Pending() > 0 {
 		// Bytes have arrived and nobody else reads, so the call does not wait with either flag. Without
-		// MSG_DONTWAIT it also takes bytes that arrive while it copies.
+		// MSG_DONTWAIT the call also takes bytes that arrive while it copies.
 		flags = 0
 	}
 	for {
@@ -239,9 +239,9 @@ func send(fd int, p []byte) (int, error) {
 	}
 }
 
-// Reserve returns n bytes of memory for the caller to fill; Commit then writes them all. It returns
-// nil if the kernel moves the bytes, or if there may be no room for all of them. The peer can read
-// and change the memory. [writer]
+// Reserve returns n bytes of memory for the caller to fill; Commit then writes all of them. Reserve
+// returns nil if the kernel moves the bytes, or if there may be no room for n bytes. The peer can
+// read and change the memory. [writer]
 func (s *Socket) Reserve(n int) []byte {
 	if r := s.rings; r != nil {
 		return r.out.Reserve(n)

@@ -18,7 +18,7 @@ type Tuning struct {
 	// value turns keepalive off.
 	KeepAlive time.Duration
 
-	// SameHost is for listeners: whether they offer shared memory to dialers of this host.
+	// SameHost says whether a listener offers shared memory to dialers of this host.
 	SameHost samehost.Policy
 
 	// SameHostDir is the directory where a listener meets dialers of other network namespaces,
