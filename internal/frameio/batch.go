@@ -65,7 +65,7 @@ var batches = sync.Pool{New: func() any {
 func (b *Batch) Full() bool { return b.FullFor(false) }
 
 // FullFor is Full for a given next frame. ahead means that the frame continues a message whose end
-// the peer knows; the limit is higher then, because the peer predicts such frames.
+// the peer knows. The limit is higher then, because the peer predicts the frame.
 func (b *Batch) FullFor(ahead bool) bool {
 	limit := batchBytes
 	if ahead {
@@ -82,9 +82,9 @@ func (b *Batch) LeaveMore() { b.more = true }
 // Len returns the number of bytes in the batch.
 func (b *Batch) Len() int { return b.bytes }
 
-// Header appends n bytes to the batch and returns them. The caller fills them, before the next call
-// of a method, with a header, a trailer or a whole short frame. Their contents are undefined. n is
-// at most MaxHeader.
+// Header appends n bytes with undefined contents to the batch and returns them. n is at most
+// MaxHeader. Before the next call of a method, the caller fills the bytes with a header, a trailer
+// or a whole short frame.
 func (b *Batch) Header(n int) []byte {
 	b.bytes += n
 	at := len(b.slab)
@@ -114,13 +114,13 @@ func (b *Batch) Copies(n int) bool {
 	return n <= CopyLimit && n <= cap(b.slab)-len(b.slab)-trailerSlack
 }
 
-// Short returns scratch memory of CopyLimit bytes. It must be given to Data, which copies it,
-// before the next call of Short.
+// Short returns scratch memory of CopyLimit bytes. Before the next call of Short, the caller gives
+// the memory to Data, which copies it.
 func (b *Batch) Short() []byte { return b.short[:] }
 
 // Pin takes over the pin of ref until the batch is written. A protocol that sends many pieces of
-// one region pins the first piece and uses [Batch.Pinned] for the others, which saves a pin for
-// each.
+// one region pins the first piece and uses [Batch.Pinned] for the others, which saves most of the
+// pins.
 func (b *Batch) Pin(ref regmem.Ref) {
 	if !ref.Pins() {
 		return

@@ -21,8 +21,8 @@ type Protocol interface {
 	// stops earlier, it calls [Batch.LeaveMore]. [send role]
 	Fill(b *Batch)
 
-	// Sent reports that the kernel has taken every frame of the last Fill, so that their memory may
-	// be reused. Sent must not deregister memory. [send role]
+	// Sent reports that the kernel has taken every frame of the last Fill, so that the memory of the
+	// frames may be reused. Sent must not deregister memory. [send role]
 	Sent()
 
 	// Receive consumes the complete frames at the front of p and returns their length, n. If mayPlan
@@ -33,8 +33,8 @@ type Protocol interface {
 	// ends the connection. [receive role]
 	Receive(p []byte, mayPlan bool) (n, missing int, err error)
 
-	// Drained reports that every arrived byte was handled. This is the moment to send
-	// acknowledgements. [receive role]
+	// Drained reports that every arrived byte was handled, so that acknowledgements should be sent
+	// now. [receive role]
 	Drained()
 
 	// Failed reports, once, why the connection cannot continue. err is io.EOF after an orderly end
@@ -54,12 +54,12 @@ type Planner interface {
 	Plan(p *Plan) error
 
 	// Landed reports where the last read put its bytes. The first frame bytes belong to the current
-	// frame. The next after bytes begin at the first predicted header; there may be more of them
-	// than were predicted. The protocol consumes predicted frames in order, as Receive would. It
-	// stops at the first frame that does not match, or that has not arrived with its header and at
-	// least one byte. It may move payload, but never onto a later prediction. taken is the number
-	// of the after bytes it consumed; Receive gets the rest. missing is the number of payload bytes
-	// missing of the last frame. [receive role]
+	// frame. The next after bytes begin at the first predicted header, and may extend beyond the
+	// predicted frames. The protocol consumes predicted frames in order, as Receive would. It stops at
+	// the first frame that does not match, or of which the header and one byte have not arrived. It
+	// may move payload, but never onto a later prediction. taken is the number of the after bytes that
+	// were consumed; Receive gets the others. missing is the number of payload bytes missing of the
+	// last frame. [receive role]
 	Landed(p *Plan, frame, after int) (taken, missing int, err error)
 }
 
@@ -231,9 +231,9 @@ func (c *Conn) Shutdown() {
 	c.Kick()
 }
 
-// Abort resets the connection and drops queued frames. It does not block, and methods of the
-// Protocol may call it. Methods of the Protocol that are running may continue for a moment;
-// [Conn.Close] waits for them. Abort does nothing after Abort or Close.
+// Abort resets the connection and drops queued frames. It does not block. Methods of the Protocol
+// may call Abort; those that are running may continue for a moment, and [Conn.Close] waits for
+// them. Abort does nothing after Abort or Close.
 func (c *Conn) Abort() {
 	if c.closing.Swap(true) {
 		return
@@ -311,7 +311,7 @@ func (c *Conn) tearDown() {
 	})
 }
 
-// ErrEnough is returned by a Protocol's Receive to stop receiving for now. It is not allowed on a
-// portable stream (see [Conn.Leaves]). The remaining bytes are passed to the next Receive, which
-// follows soon after Deliver or when the consumer polls.
+// ErrEnough is returned by a Protocol's Receive to stop receiving for now. A portable stream does
+// not allow ErrEnough (see [Conn.Leaves]). The remaining bytes are passed to the next Receive,
+// which follows soon after Deliver or when the consumer polls.
 var ErrEnough = errors.New("frameio: enough")

@@ -13,8 +13,8 @@
 // # Receiving
 //
 // An Attention of internal/attend decides which goroutine reads: a consumer inside [Conn.Poll], a
-// poller that idle connections share, or a goroutine of a busy connection. This package reads for
-// the Attention and keeps the bytes.
+// poller that idle connections share, or a goroutine of a busy connection. This package does the
+// reading for the Attention and stages the bytes.
 //
 // Before each read that may belong to a long frame, the protocol returns a [Plan]: the places of
 // the missing bytes of the current frame, and the frames that it expects next. One read then puts

@@ -72,7 +72,8 @@ func TestFaultWhileSending(t *testing.T) {
 }
 
 // TestFaultWhileFilling checks that the protocol gets the error for short frames in unmapped
-// memory. They are copied while the batch is filled, when the protocol can still handle the error.
+// memory. Short frames are copied while the batch is filled, when the protocol can still handle the
+// error.
 func TestFaultWhileFilling(t *testing.T) {
 	f, mem := mappedFile(t, 8192)
 	g := regmem.New(regmem.Limits{})

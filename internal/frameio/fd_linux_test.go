@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestClosedDescriptorIsLeftAlone checks that neither role uses the descriptor after Close, because
-// its number may then belong to another file.
+// TestClosedDescriptorIsLeftAlone checks that neither role uses the descriptor number after Close,
+// because the number may then belong to another file.
 func TestClosedDescriptorIsLeftAlone(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	a.c.Start(nil)

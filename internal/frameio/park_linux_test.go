@@ -41,8 +41,8 @@ func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, do
 }
 
 // TestParkedAtWork checks that every frame is sent, whatever the consumer does while the peer
-// copies frames out of lent memory. The test overwrites each frame once it is reported as sent,
-// because it must not be read after that.
+// copies frames out of lent memory. The test overwrites each frame once the frame is reported as
+// sent, because the peer must not read the frame after that.
 func TestParkedAtWork(t *testing.T) {
 	a, _, _, lent, done := lendingPair(t, 600)
 	cleared := 0

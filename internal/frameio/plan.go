@@ -17,7 +17,7 @@ type Plan struct {
 	// the last missing byte.
 	Frame [][]byte
 
-	// Predicted is the frames that should follow. They are used only if Frame has room for all
+	// Predicted is the frames that should follow. A read uses them only if Frame has room for all
 	// missing bytes.
 	Predicted []Prediction
 
@@ -187,7 +187,7 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	return n, room, nil
 }
 
-// readV reads into iov. mayFault means that memory of iov may be unmapped. Then the error is
+// readV reads into iov. mayFault means that memory of iov may be unmapped; the error is then
 // EFAULT, whether the kernel or this process moves the bytes.
 func (r *receiver) readV(from *sock.Socket, iov [][]byte, mayFault bool) (n int, err error) {
 	if !mayFault || from.ByKernel() {

@@ -131,8 +131,8 @@ func arrive(t *testing.T, a net.Conn, c *Conn, p []byte) {
 	testkit.Eventually(t, "the bytes", func() bool { return c.Pending() >= len(p) })
 }
 
-// TestFaultWhileWaiting checks that memory that is unmapped is an error, as in a write, if the
-// region was deregistered while the sender waited. Zeros sent instead would look like data.
+// TestFaultWhileWaiting checks that unmapped memory is an error even if the region was deregistered
+// while the sender waited. Zeros sent instead would look like data.
 func TestFaultWhileWaiting(t *testing.T) {
 	const size = 1 << 20
 	f, mem := mappedFile(t, size)

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// stageSize is the most that one read stages. It fits in the second-level cache, so that
-	// copying out of staging is cheap.
+	// stageSize is the size of the staging buffer in bytes. The buffer fits in the second-level cache,
+	// so that copying out of staging is cheap.
 	stageSize = 256 << 10
 
 	// longGlimpse is the number of bytes staged after a long frame: enough to see whether another
@@ -23,8 +23,8 @@ const (
 	// likely to be right too.
 	shortGlimpse = 2 << 10
 
-	// maxGlimpses is the number of reads without a long frame after which reads fill the whole
-	// stage again. The end of a long message and the short messages after it need one or two.
+	// maxGlimpses is the number of reads without a long frame after which reads fill the whole stage
+	// again. The end of a long message and the short messages after it need one or two such reads.
 	maxGlimpses = 4
 
 	// maxFrame is the greatest length of a frame that a protocol may receive through staging.
@@ -188,8 +188,8 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 	r.before, r.took, r.unread = c.att.Looks(), 0, false
 	undrained := false
 	if r.fill > 0 && r.missing == 0 {
-		// Bytes from before the start, which the protocol has not seen, or the beginning of a
-		// frame, which costs little to pass again.
+		// The protocol has not seen these bytes, which were read before the start, or they begin a frame,
+		// which costs little to pass again.
 		if err := c.handle(); err == ErrEnough {
 			c.enough(all || !r.polled)
 			return true, false, nil
@@ -304,8 +304,8 @@ func (r *receiver) glimpse() int {
 	return longGlimpse
 }
 
-// limit returns the size up to which the next read fills the stage. After a long frame another one
-// is likely, and its payload should not be staged.
+// limit returns the number of bytes up to which the next read fills the stage. After a long frame
+// another long frame is likely, whose payload should not be staged.
 func (r *receiver) limit() int {
 	if r.large {
 		return min(r.fill+r.glimpse(), stageSize)

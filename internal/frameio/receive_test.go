@@ -249,8 +249,9 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestPassiveTakesOver checks that a poller keeps the passive goroutine away, and that this
-// goroutine returns about a millisecond after the last poll, or at once after Unpoll.
+// TestPassiveTakesOver checks that a poller keeps the connection's goroutine (the passive
+// goroutine) away, and that this goroutine returns about a millisecond after the last poll, or at
+// once after Unpoll.
 func TestPassiveTakesOver(t *testing.T) {
 	for _, unpoll := range []bool{false, true} {
 		nc, peer := testkit.TCPPair(t)

@@ -48,8 +48,7 @@ func TestRetiredAtWork(t *testing.T) {
 	testkit.Await(t, "all frames", done)
 	close(stop)
 	wg.Wait()
-	// The goroutine that was interrupted last may be retiring. The one that waits instead must
-	// work.
+	// The goroutine that was interrupted last may be retiring. Its successor must work.
 	more := b.expect(t, fs[:1])
 	a.post(fs[0])
 	a.c.Kick()

@@ -177,10 +177,10 @@ func (c *Conn) SendNow(fill func() bool) bool {
 	return ok
 }
 
-// Frame returns n bytes for the frame of a SendNow; n is from 1 to MaxHeader. They are in the ring
-// the peer reads, if there is one with room for them, and otherwise in a batch. Their contents are
-// undefined and may change, because the peer can write to the ring. Only the fill function of a
-// SendNow may call Frame, and only once.
+// Frame returns n bytes for the frame of a SendNow; n is from 1 to MaxHeader. The bytes are in the
+// ring that the peer reads, if there is a ring with room for them, and otherwise in a batch. Their
+// contents are undefined and may change, because the peer can write to the ring. Only the fill
+// function of a SendNow may call Frame, and only once.
 func (c *Conn) Frame(n int) []byte {
 	t := &c.tx
 	if p := c.sock.Load().Reserve(n); p != nil {
@@ -371,9 +371,9 @@ func (t *sender) dropLocked() {
 	batches.Put(b)
 }
 
-// sendFailed ends the role for good, and also the direction, so that a peer with an intact stream
-// is notified at once if our memory has faulted. Arrived bytes are handled first, because the peer
-// may have sent its reason before it closed the connection.
+// sendFailed ends the send role for good. It also ends the sending direction, so that a peer with
+// an intact stream is notified at once if our memory has faulted. Arrived bytes are handled first,
+// because the peer may have sent its reason before it closed the connection.
 func (c *Conn) sendFailed(err error) {
 	t := &c.tx
 	t.drop()

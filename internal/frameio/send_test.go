@@ -129,7 +129,7 @@ func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int 
 }
 
 // TestMemoryIsLetGo checks that neither Deregister nor Quiesce waits for a peer that does not read,
-// and that the queued frames keep the bytes that were posted.
+// and that queued frames are sent as posted even if their memory changes afterwards.
 func TestMemoryIsLetGo(t *testing.T) {
 	for name, letGo := range map[string]func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error{
 		"Deregister": func(_ *lengthFramed, g *regmem.Registry, r *regmem.Region) error { return g.Deregister(r) },
@@ -200,8 +200,8 @@ func TestQuiesceWaits(t *testing.T) {
 	})
 }
 
-// TestQuiesceWaitsForSent checks that Sent was called, when Quiesce returns, for every frame the
-// kernel has taken. The peer may end the connection as soon as it has such a frame.
+// TestQuiesceWaitsForSent checks that Quiesce returns after Sent for every frame the kernel has
+// taken. The peer may end the connection as soon as such a frame arrives.
 func TestQuiesceWaitsForSent(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -401,8 +401,8 @@ func TestFillsOnce(t *testing.T) {
 	}
 }
 
-// TestHoldSeesClosing checks that a deregistration gets its pins back even if it began before the
-// sender registered as a holder.
+// TestHoldSeesClosing checks that a deregistration that began before the sender registered as a
+// holder still gets its pins back.
 func TestHoldSeesClosing(t *testing.T) {
 	g := regmem.New(regmem.Limits{})
 	mem := make([]byte, 3*CopyLimit)
@@ -580,8 +580,8 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestEmptyRounds checks that a caller of Kick that finds the queue empty repeatedly, because
-// others kick meanwhile, still sends a frame it finally finds.
+// TestEmptyRounds checks that Kick sends a queued frame even if it finds the queue empty several
+// times first, because other goroutines kick meanwhile.
 func TestEmptyRounds(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

@@ -25,7 +25,8 @@ func (p *lengthFramed) sendNow(f []byte) bool {
 }
 
 // TestSendNow checks that a frame bypasses the queue if the send role is free, and that Sent
-// reports it as usual. If the role is taken, nothing may happen. Frames posted meanwhile follow.
+// reports the frame as usual. If the role is taken, SendNow must do nothing. Frames posted
+// meanwhile follow.
 func TestSendNow(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

@@ -48,7 +48,8 @@ func onePoller(t *testing.T) {
 }
 
 // TestIdle checks that an idle connection has no goroutine and no descriptor except its socket, and
-// that a connection that was busy keeps both for a moment. Both must receive arrivals.
+// that a busy connection has a goroutine and a second descriptor until it has been idle for a
+// moment. Both connections must receive arrivals.
 func TestIdle(t *testing.T) {
 	const pairs = 20
 	before := testkit.OpenFiles()
@@ -164,8 +165,8 @@ func TestSharedAtWork(t *testing.T) {
 	consumer.Wait()
 }
 
-// TestGather checks that the holder of the receive role pauses before the next read, so that more
-// bytes arrive, if many bytes arrive for one connection after the other.
+// TestGather checks that the holder of the receive role pauses before the next read if many bytes
+// arrive for one connection after the other. More bytes then arrive for each read.
 func TestGather(t *testing.T) {
 	onePoller(t)
 	var as []*lengthFramed
@@ -256,8 +257,8 @@ func TestThereAlready(t *testing.T) {
 	}
 }
 
-// TestFaultWhileReceiving checks that a read that is short because the memory cannot be written to,
-// although more bytes have arrived, ends the connection at once.
+// TestFaultWhileReceiving checks that unmapped memory ends the connection at once. The read is
+// short then, although more bytes have arrived.
 func TestFaultWhileReceiving(t *testing.T) {
 	const length, size, valid = 120000, 128 << 10, 96 << 10
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -315,8 +316,8 @@ func TestFaultWhileReceiving(t *testing.T) {
 	}
 }
 
-// TestReportWhileRead checks that a poller that finds the receive role taken when it handles a
-// report leaves the report to the holder of the role.
+// TestReportWhileRead checks that a poller leaves a report to the holder of the receive role, if
+// another goroutine holds the role.
 func TestReportWhileRead(t *testing.T) {
 	a, b := kinds[1].connect(t)
 	got := b.expect(t, [][]byte{[]byte("x")})
@@ -330,8 +331,8 @@ func TestReportWhileRead(t *testing.T) {
 	testkit.Await(t, "the frame", got)
 }
 
-// TestRelieved checks that a connection whose consumer blocks in a method that must not block does
-// not delay other connections.
+// TestRelieved checks that a consumer that blocks in a method that must not block does not delay
+// other connections.
 func TestRelieved(t *testing.T) {
 	onePoller(t)
 	a, b := kinds[1].connect(t)

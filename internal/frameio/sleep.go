@@ -26,6 +26,6 @@ func (c *Conn) SleepAt(s *attend.Sleeper) bool {
 		return false
 	}
 	c.slept.Store(uint32(c.tx.batches.Load()))
-	// tearDown closes the attention before it wakes all sleepers, so it will wake this one.
+	// tearDown closes the attention before it wakes all sleepers, so s cannot miss the wake-up.
 	return c.att.SleepAt(s)
 }

@@ -147,8 +147,8 @@ func TestCloseWhileDozing(t *testing.T) {
 	}
 }
 
-// TestDozeTells checks that messages a consumer receives on its way to sleep at shared memory are
-// delivered before it sleeps, like the messages of any other receive.
+// TestDozeTells checks that SleepAt at shared memory delivers the messages it receives before the
+// consumer sleeps, like any other receive.
 func TestDozeTells(t *testing.T) {
 	if !sock.SharesByDefault {
 		t.Skip("SKIPPED: only shared memory has to be asked for reports")
