@@ -45,8 +45,8 @@ type Got struct {
 	Bytes int  // number of bytes that were read from the source
 }
 
-// An Attention is the receive role of one connection, and the state of waiting for its arrivals.
-// Call Init first; the state is then Unstarted. Its methods are safe for concurrent use.
+// An Attention is the receive role of one connection, and the state of waiting for arrivals. Call
+// Init first; the state is then Unstarted. All methods are safe for concurrent use.
 //
 // Order of locks: the receive role, then the lock of a shared poller.
 type Attention struct {
@@ -114,9 +114,9 @@ func (a *Attention) Start() { a.begin(Unstarted, Start) }
 // the receive role.
 func (a *Attention) Reserve() { a.move(Reserve) }
 
-// begin changes the state from Unstarted or Reserved to Shared. If bytes were left, which a
-// goroutine must handle first, or if there is no shared poller, it changes the state to Dedicated.
-// The caller has the receive role.
+// begin changes the state from Unstarted or Reserved to Shared, or to Dedicated: if there is no
+// shared poller, or if bytes were left, which a goroutine must handle first. The caller has the
+// receive role.
 func (a *Attention) begin(from State, e Event) {
 	if !a.recv.Left() && a.register(from, e) {
 		return
@@ -211,8 +211,8 @@ func (a *Attention) Wait() {
 	}
 }
 
-// endReservation ends the state Reserved. It returns false if another consumer's Wait has done so
-// since the caller saw Reserved: registering the source a second time would end its registration.
+// endReservation ends the state Reserved. It returns false if another consumer's Wait has ended the
+// state since the caller saw Reserved: a second registration of the source would end the first one.
 func (a *Attention) endReservation() bool {
 	a.role.Lock()
 	defer a.role.Unlock()

@@ -182,9 +182,9 @@ const (
 	consumerCame
 )
 
-// pollTime is the time an attendant polls a source before it sleeps there. Sleeping costs both ends
-// a system call and the wake-up of a thread. For a stream, that takes as long as copying hundreds
-// of kilobytes.
+// pollTime is the time an attendant polls a source before it sleeps there. A sleep costs both ends
+// a system call and the wake-up of a thread, which together take as long as copying hundreds of
+// kilobytes.
 const pollTime = 30 * time.Microsecond
 
 // polling is the back-off of polling. A connection on which requests are rare is not polled.
@@ -254,8 +254,8 @@ func (d *attendant) leave(err error) bool {
 	return true
 }
 
-// contended leaves the source to a consumer, which has the role (taken) or has polled since it last
-// waited.
+// contended leaves the source to a consumer: a consumer has the role (taken), or has polled since
+// the last Wait.
 func (d *attendant) contended(taken bool) {
 	a := d.a
 	a.src.Disarm()
@@ -264,7 +264,7 @@ func (d *attendant) contended(taken bool) {
 	d.looks, d.after = a.looks.Load(), beAside
 	a.move(Contended)
 	if !a.looked() {
-		// The consumer waits already, and may have found that it need not resume the attendant.
+		// The consumer waits already, and its Wait may have seen no reason to resume the attendant.
 		a.moveFrom(Polled, Quiet)
 		if taken {
 			a.role.Lock()
@@ -305,7 +305,7 @@ func (d *attendant) aside() bool {
 }
 
 // retire makes the connection wait with a shared poller again. It returns true if the attendant
-// must end, because that succeeded or the connection is closed.
+// must end: the poller has accepted the connection, or the connection is closed.
 func (a *Attention) retire() bool {
 	// Close the descriptor first: once the state is Shared, another attendant may open its own.
 	a.src.CloseArrivals()

@@ -1,7 +1,7 @@
 package attend
 
-// The functions in this file are for tests of other packages. They bring an Attention into states
-// otherwise reached only under load.
+// The functions in this file are for tests of other packages. Dedicate brings an Attention into a
+// state it otherwise reaches only under load; the others return counts.
 
 // Dedicate starts an attendant for a connection that waits with a shared poller. It does nothing in
 // any other state.

@@ -17,10 +17,10 @@ const (
 	// attendant.
 	few = 16
 
-	// idleSweeps is the number of consecutive sweeps without more than few arrivals after which the
-	// attendant retires; an arrival that a consumer read counts as more. Starting and ending
-	// attendants allocates, which a consumer that waits for one message after the other should not
-	// pay each time.
+	// idleSweeps is the number of consecutive sweeps with few arrivals after which the attendant
+	// retires. An arrival that a consumer reads counts as more than few: starting and ending
+	// attendants allocates, which a consumer that waits for one message after the other should not pay
+	// each time.
 	idleSweeps = 5
 )
 
@@ -88,7 +88,7 @@ func (w *sweeper) sweep() {
 	w.scheduleLocked()
 }
 
-// round checks each connection on the list. Connections that are not idle stay on it.
+// round checks each connection on the list, and removes idle ones from the list.
 func (w *sweeper) round() {
 	w.mu.Lock()
 	list := w.list

@@ -9,12 +9,12 @@ import (
 
 // This file explores every interleaving of a small model of an Attention: a peer that sends and
 // closes, two consumers, the attendant, a shared poller, the sweep, and the timer of one
-// millisecond. Each step of an actor is one access to what it shares with the others, in the order
-// of the code, and the transition function of the package changes the state. A wake-up is lost if a
-// world can be reached from which no steps lead to one where all arrived bytes are read. The test
-// prints the shortest way to such a world.
+// millisecond. Each step of an actor is one access to state shared by the actors, in the order of
+// the code, and the transition function of the package changes the state. A world is a combination
+// of all states. A wake-up is lost if the model can reach a world from which no steps lead to a
+// world where all arrived bytes are read. The test prints the shortest way to such a world.
 
-// The places of the actors in their programs. Those of a consumer are offsets into its script.
+// The places of the actors in their programs. A consumer's place is an offset into its script.
 const (
 	aNone = iota // there is no attendant
 	// The attendant was started, and locks the role to check whether the stream is open.
@@ -132,8 +132,8 @@ func (w *world) arrive() {
 	}
 }
 
-// read reads the bytes at the source and the bytes that were left; the completions wake the
-// consumers. If keep is true, some bytes are left. It reports whether the stream has ended.
+// read reads the bytes at the source and the bytes that were left. The consumers then find
+// completions. If keep is true, some bytes are left. It reports whether the stream has ended.
 func (w *world) read(keep bool) (ended bool) {
 	if w.arrived || w.left {
 		w.completions = [2]bool{true, true}
@@ -513,9 +513,9 @@ func (x *explorer) explore(start world) (worlds int, trace []string, why string)
 	var (
 		all              = []world{start}
 		number           = map[world]int32{start: 0}
-		from             = []int32{0} // the world that each was first reached from
+		from             = []int32{0} // the world from which each world was first reached
 		what             = []string{""}
-		before [][]int32 = [][]int32{nil} // all worlds that lead to each
+		before [][]int32 = [][]int32{nil} // all worlds that lead to each world
 	)
 	path := func(n int32) (steps []string) {
 		for ; n != 0; n = from[n] {
@@ -574,9 +574,9 @@ func (x *explorer) trySuccessors(w world) (out []change, err string) {
 	return x.successors(w), ""
 }
 
-// starts returns the worlds after Start, with a shared poller and with an attendant. In each, there
-// will be two arrivals, one and the end of the stream, one and a sweep, or one that is read in two
-// parts.
+// starts returns the worlds after Start, with a shared poller and with an attendant. In each world
+// the future has two arrivals, or one arrival and the end of the stream, or one arrival and a
+// sweep, or one arrival that is read in two parts.
 func starts() (all []world) {
 	for _, w := range []world{{sends: 2}, {sends: 1, closes: 1}, {sends: 1, sweeps: 1}, {sends: 1, keeps: 1}} {
 		shared, dedicated := w, w

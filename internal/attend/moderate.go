@@ -83,9 +83,9 @@ func (m *moderator) restart(now time.Time) {
 	m.count, m.bytes = 0, 0
 }
 
-// goesOn reports, after a pause that brought n bytes, whether another pause follows. It does if
-// the bytes arrived at no less than half the rate before the pause. A peer that waits for an answer
-// sends less.
+// goesOn reports, after a pause that brought n bytes, whether another pause follows. Another pause
+// follows if the bytes arrived at no less than half the rate before the pause. If the peer waits
+// for an answer, the rate is less.
 func (m *moderator) goesOn(now time.Time, n int, sent uint32) bool {
 	before, during := m.last.Sub(m.first), now.Sub(m.last)
 	if sent == m.sent && 2*int64(n)*int64(before) >= int64(m.bytes)*int64(during) {

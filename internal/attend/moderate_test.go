@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestPacer checks that arrivals accumulate if they are close together and short, and nothing is
-// sent meanwhile, and only while the pauses do not make them fewer.
+// TestPacer checks that arrivals accumulate only if they are close together and short, if nothing
+// is sent meanwhile, and if as many bytes arrive during pauses as before.
 func TestPacer(t *testing.T) {
 	const gap = streamGap / 4
 	start := time.Now()
@@ -73,7 +73,8 @@ func TestPacer(t *testing.T) {
 	if now = now.Add(8 * gap); !p.goesOn(now, 800, 0) || p.goesOn(now.Add(8*gap), 800, 1) {
 		t.Error("an answer does not end the pause")
 	}
-	// The useful pause has halved the number, and the useless one has doubled it.
+	// The useful pause has halved the number of skipped occasions, and the useless pause has doubled
+	// it.
 	for passed := 0; ; passed++ {
 		if now, on = run(&p, now.Add(streamGap), 100); on {
 			if passed != 7 {

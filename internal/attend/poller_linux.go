@@ -91,8 +91,8 @@ var (
 )
 
 // register registers the source with a shared poller and applies e, which changes the state from
-// from to Shared. It returns false, with no change, if there can be no poller or the state is not
-// from any more. Bytes that have already arrived are reported. The caller has the receive role, and
+// from to Shared. It returns false, without a change, if there can be no poller or the state is no
+// longer from. Bytes that have already arrived are reported. The caller has the receive role, and
 // nobody else waits for the source.
 func (a *Attention) register(from State, e Event) bool {
 	a.recv.Rest()
@@ -101,7 +101,7 @@ func (a *Attention) register(from State, e Event) bool {
 }
 
 // add registers a. It changes the state under the lock, so that a goroutine that finds the new
-// state also finds the registration. It returns false, with no change, if that fails.
+// state also finds the registration. It returns false, without a change, if the registration fails.
 func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +180,8 @@ func (p *sharedPoller) openLocked() bool {
 	return true
 }
 
-// closeSoonLocked starts a timer that closes the poller if it is empty then.
+// closeSoonLocked starts a timer that closes the poller unless a connection registers meanwhile. It
+// does nothing while there are connections.
 func (p *sharedPoller) closeSoonLocked() {
 	if p.closing || !p.emptyLocked() {
 		return
@@ -202,8 +203,8 @@ func (p *sharedPoller) closeSoonLocked() {
 // gathers counts the pauses after rounds.
 var gathers atomic.Uint32
 
-// run is the main function of the poller's goroutine. It sleeps at a Watch, which reports once, so
-// arrivals cause no wake-up while the goroutine is awake.
+// run is the main function of the poller's goroutine. It sleeps at a Watch, which reports only once
+// per request, so that arrivals cause no wake-up while the goroutine is awake.
 func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 	now := time.Now()
 	// Created once, because each creation allocates.

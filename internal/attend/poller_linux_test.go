@@ -66,8 +66,8 @@ func TestSlotTaken(t *testing.T) {
 }
 
 // TestTwoEndReservation lets two consumers that wait at once both find a connection reserved. The
-// second one, which gets the receive role after the first has registered the connection, must not
-// register it again: with several pollers a registration would stay that nobody removes.
+// consumer that gets the receive role second must not register the connection again: with several
+// pollers nobody would remove one of the registrations.
 func TestTwoEndReservation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two pollers
 	registered := func() (n int) {

@@ -10,8 +10,8 @@ import (
 )
 
 // TestAttendantPolls checks that an attendant polls shared memory for a moment before it sleeps
-// there, until bytes arrive. It must not poll a socket, or on one processor, and only seldom if
-// polling has no result.
+// there, or until bytes arrive. It must poll neither a socket nor on one processor, and must seldom
+// poll if polling has no result.
 func TestAttendantPolls(t *testing.T) {
 	defer AssumeProcessors(2)()
 	nl, err := net.Listen("tcp", "127.0.0.1:0")

@@ -20,11 +20,11 @@ import (
 // every other goroutine does so now and then.
 //
 // No wake-up is lost. A Sleeper is asleep from TakeSleeper or Again until Sleep returns. Wake has
-// no effect unless the Sleeper is asleep; then it fires a timer Sleep waits for besides the
-// sockets. The goroutine checks its condition between Again and Sleep: an event before that check
-// is found by it, and a later event finds the Sleeper asleep. The timer was set before, and only
-// Wake sets it until the sleep is over, so it stays fired until Sleep has seen it. Sockets are
-// polled for readiness, not for changes, so bytes that arrived before Sleep end it at once.
+// no effect unless the Sleeper is asleep; then it fires a timer for which Sleep waits besides the
+// sockets. The goroutine checks its condition between Again and Sleep: the check finds an earlier
+// event, and a later event finds the Sleeper asleep. From Again until the end of Sleep only Wake
+// sets the timer, so the timer stays fired until Sleep has seen it. Sockets are polled for
+// readiness, not for changes, so bytes that arrived before Sleep end it at once.
 //
 // Nothing reports the close of a socket to a goroutine that sleeps at the socket. So WakeAll must
 // be called before a socket is closed, and after the last SleepAt for it. Otherwise the socket's
@@ -99,9 +99,9 @@ func Park()   { parked.Add(1) }
 func Unpark() { parked.Add(-1) }
 
 // TakeSleeper returns a Sleeper, asleep and without sockets. It returns nil if the system has none,
-// if too many are taken, if the last sleeps were useless, or for one call after a useful period
-// (see rested). On a single processor, which a Sleeper occupies, it also returns nil while another
-// goroutine waits.
+// if too many are taken, or if the last sleeps were useless. It also returns nil once after a
+// useful period (see rested). On a single processor, which a Sleeper occupies, it returns nil while
+// another goroutine waits.
 func TakeSleeper() *Sleeper {
 	if !sleeps.Worth() {
 		return nil

@@ -64,8 +64,8 @@ func pipe(t *testing.T) (r, w int) {
 	return p[0], p[1]
 }
 
-// TestEnds checks that bytes that arrive before or during a sleep end it, and so does a Wake before
-// or during it. A Wake of a Sleeper that is awake must have no effect.
+// TestEnds checks that a sleep is ended by bytes or a Wake, before or during the sleep. A Wake of a
+// Sleeper that is awake must have no effect.
 func TestEnds(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)
@@ -106,7 +106,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestNoneIsLost checks that no wake-up is lost, whenever it happens. Every round needs one,
+// TestNoneIsLost checks that no wake-up is lost, whenever it happens. Every round needs a wake-up,
 // because no sleep ends by itself.
 func TestNoneIsLost(t *testing.T) {
 	begin(t, 2, forever)
@@ -154,8 +154,8 @@ func TestNoneIsLost(t *testing.T) {
 	wg.Wait()
 }
 
-// TestInVain checks that a sleep ends by itself. After useless sleeps, more and more occasions must
-// be skipped, and fewer after a useful one.
+// TestInVain checks that a sleep ends by itself, that more and more occasions to sleep are skipped
+// after useless sleeps, and fewer after a useful one.
 func TestInVain(t *testing.T) {
 	begin(t, 2, 100*time.Microsecond)
 	r, w := pipe(t)

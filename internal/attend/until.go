@@ -169,9 +169,9 @@ func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Pr
 // waiting is over, and mu is held. Otherwise mu is not held, and the caller must wait through the
 // runtime. Each sleep ends within a Period, so that the end of ctx is noticed.
 //
-// No wake-up is lost. c is checked under mu after z fell asleep. An event that makes c ready later
-// finds the waiter in the list, under mu, and wakes z with it. An arrival at a source ends the
-// sleep. If another goroutine reads the arrival, it makes c ready. c is checked again after the
+// No wake-up is lost. c is checked under mu after z fell asleep. A later event that makes c ready
+// finds the waiter in the list, under mu, and wakes z. An arrival at a source ends the sleep. If
+// another goroutine reads the arrival, that goroutine makes c ready. c is checked again after the
 // Poll in this function.
 func sleepAtSources(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, s SourceSleeper) (over bool, err error) {
 	if !s.Expects() || ctx.Err() != nil {

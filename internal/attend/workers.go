@@ -30,8 +30,8 @@ var workers struct {
 	timed bool      // guarded by mu; whether a timer will call endIdle
 }
 
-// Go runs f in another goroutine. If pooled is true, this may be a worker that has done such work
-// before. Streams of tests pass false, because they may need goroutines of their own.
+// Go runs f in another goroutine. If pooled is true, the goroutine may be a worker that has done
+// such work before. Streams of tests pass false, because they may need goroutines of their own.
 func Go(pooled bool, f func()) {
 	if !pooled {
 		go f()

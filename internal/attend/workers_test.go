@@ -36,8 +36,9 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// TestWorkers checks that workers call every function: one after the other in few goroutines, and
-// many at a time in many. They must end when there is no more work.
+// TestWorkers checks that workers call every function: few goroutines call functions that run one
+// after the other, and many goroutines call functions that run at once. All workers must end when
+// there is no more work.
 func TestWorkers(t *testing.T) {
 	until(t, "the workers of other tests end", func() bool { return idleWorkers() == 0 })
 	seen := map[int]bool{}
@@ -83,7 +84,7 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// TestWorkersBusy checks that all work is done if many goroutines pass it at any time.
+// TestWorkersBusy checks that all work is done if many goroutines call Go at any time.
 func TestWorkersBusy(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
