@@ -16,8 +16,8 @@ const arenaSize = 1 << (30 + 6*(^uint(0)>>63))
 // maxLent is the greatest size of a peer's area this process maps.
 const maxLent = 1 << (30 + 10*(^uint(0)>>63))
 
-// openLocked creates the area unless it exists. Its addresses are not accessible yet, so that no
-// part of the area is locked in memory or dumped before it is used. The caller holds a.mu.
+// openLocked creates the area unless it exists. All pages are inaccessible at first, so that the
+// system neither locks nor dumps pages that are not used. The caller holds a.mu.
 func (a *area) openLocked() error {
 	if a.base.Load() != nil {
 		return nil
@@ -31,8 +31,8 @@ func (a *area) openLocked() error {
 	if err != nil {
 		return err
 	}
-	// Other processes get a descriptor they cannot map for writing. The file mode keeps processes
-	// of other users from opening it for writing anew.
+	// Other processes get a descriptor that does not permit writing. The file mode keeps processes of
+	// other users from opening the file again for writing.
 	_ = unix.Fchmod(fd, 0o400)
 	if a.fd, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		a.fd = -1 // the area is not lent to other processes

@@ -51,7 +51,7 @@ func (g *growth) leave() {
 	}
 }
 
-// full records that a write has found no room. It decides whether the ring is to grow.
+// full records that a write has found no room, and decides whether the ring is to grow.
 func (p *Producer) full() {
 	g := &p.grow
 	if g.due || p.ring == uint64(len(p.data)) {
@@ -83,8 +83,9 @@ func (p *Producer) enlarge() {
 	p.c.size.Store(uint32(to))
 }
 
-// shrink reduces the ring to its first size and returns its pages to the system, if less than the
-// ring's size has passed since the last call and the ring is empty. It reports whether it did.
+// shrink reduces the ring to its initial size and returns the other pages to the system, and
+// reports whether it did. It does so if the ring is empty and less than the ring's size has passed
+// since the last call.
 func (p *Producer) shrink() bool {
 	g := &p.grow
 	g.mu.Lock()

@@ -58,8 +58,8 @@ func reserve(n int64) error {
 
 func release(n int64) { used.Add(-n) }
 
-// reserveMore reserves n bytes for a ring that grows, and reports whether it could. It leaves a
-// quarter of the limit for new connections.
+// reserveMore reserves n bytes for a ring that grows. It returns false if less than a quarter of
+// the limit would be left for new connections.
 func reserveMore(n int64) bool {
 	l := limit.Load()
 	if l == 0 {

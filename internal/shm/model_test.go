@@ -8,18 +8,18 @@ import (
 
 // This file explores every interleaving of the protocol that wakes a sleeping end. A producer
 // publishes a few times; a consumer polls or sleeps. A poller may at any moment read on the
-// consumer's behalf, as a thread with the receive role does. It may first take wake-ups from the
-// bell, because the producer's memory arrives with one. The producer's process may die between two
-// of its steps. Each step is one access to shared state, in the order of the code. A wake-up is
-// lost if the model can reach a world in which something was published or the producer is dead, no
-// step is possible, and the consumer sleeps.
+// consumer's behalf, as a thread with the receive role does. The poller may first take wake-ups
+// from the bell, because the producer's memory arrives with a wake-up. The producer's process may
+// die between two of its steps. Each step is one access to shared state, in the order of the code.
+// A wake-up is lost if the model can reach a world in which something was published or the producer
+// is dead, no step is possible, and the consumer sleeps.
 //
-// The bell is a stream of wake-ups that ends with the producer's process. A wake-up or the end,
-// when it arrives, is reported to a sleeper once, provided that the bell has something to take at
-// the time of the report.
+// The bell is a stream of wake-ups that ends with the producer's process. The arrival of a wake-up
+// or of the end is reported to a sleeper once, provided that the bell has something to take at the
+// time of the report.
 //
-// Waiting for room is the same protocol with the roles exchanged: then the consumer publishes its
-// position.
+// Waiting for room is the same protocol with the roles exchanged: the consumer publishes its
+// position, and the producer sleeps.
 
 // A world is the shared state together with the place of each side in its order of steps.
 type world struct {
@@ -27,7 +27,7 @@ type world struct {
 	asks   bool  // the consumer's request
 	bell   uint8 // wake-ups on their way or not taken
 	hungUp bool  // the bell has ended
-	news   bool  // something arrived at the bell since its last report
+	news   bool  // something arrived at the bell since the last report
 	gone   bool  // the consumer knows that the bell has ended
 	owes   bool  // the producer has taken the request and has not rung the bell yet
 	sends  uint8 // publications to come
@@ -69,7 +69,7 @@ var (
 // steps returns the worlds that are one step from w, and a name for each step.
 func (o order) steps(w world) (names []string, to []world) {
 	add := func(what string, n world) { names, to = append(names, what), append(to, n) }
-	// The producer. After its last step it restarts, as long as it has something to publish.
+	// The producer restarts after its last step, as long as it has something to publish.
 	if n := w; w.producer > 0 || w.sends > 0 {
 		at := int(w.producer)
 		if at == 0 {
@@ -163,8 +163,8 @@ func (o order) steps(w world) (names []string, to []world) {
 	return names, to
 }
 
-// without returns the next step of a producer that need not wake the consumer: its next publication
-// after step at, or 0, the first step, if there is none.
+// without returns the next step of a producer that need not wake the consumer: the next publication
+// after step at, or 0, the first step, if there is no other publication.
 func (o order) without(at int) uint8 {
 	if i := bytes.IndexByte(o.producer[at:], 'p'); i >= 0 {
 		return uint8(at + i)

@@ -129,8 +129,8 @@ func TestNearBeside(t *testing.T) {
 	}
 }
 
-// A nearWorld is the shared state of a producer and a consumer of short pieces, with the place of
-// each in its order of steps. A piece is a number; its bytes are two copies of this number.
+// A nearWorld is the shared state of a producer and a consumer of short pieces, with each side's
+// place in its order of steps. A piece is a number; its bytes are two copies of this number.
 type nearWorld struct {
 	tail, of uint8
 	bytes    [2]uint8
@@ -147,7 +147,7 @@ type nearWorld struct {
 type nearOrder struct{ producer, consumer string }
 
 // explore takes every possible step from w on. It reports whether the consumer can accept bytes of
-// another piece than the wanted one. been has the worlds explored before.
+// a wrong piece. been has the worlds explored before.
 func (o nearOrder) explore(w nearWorld, been map[nearWorld]bool) (wrong bool) {
 	const pieces = 3
 	if been[w] {

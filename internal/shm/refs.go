@@ -5,16 +5,15 @@ import (
 	"unsafe"
 )
 
-// Bytes of memory from [Alloc] can bypass the ring. The producer leaves a reference to them, and
-// the consumer copies them to their destination from the producer's memory, which it has mapped for
+// Bytes of memory from [Alloc] can bypass the ring. The producer leaves a reference to the bytes,
+// and the consumer copies them directly from the producer's memory, which it has mapped for
 // reading. A reference has a place in the stream, before a byte of the ring, and takes no room in
 // the ring.
 //
-// Bytes that are referred to count as written when the consumer has copied them; until then the
+// Bytes passed by reference count as written when the consumer has copied them; until then the
 // producer must not change them. If the owner of the memory cannot wait ([Producer.Detach]), the
 // reference is moved to a copy. After each copy the consumer checks whether the reference was moved
-// meanwhile. If so, it copies again, so that the bytes it accepts were the stream's when it read
-// them.
+// meanwhile, and copies again if so: the bytes it accepts were the stream's at that time.
 //
 // A consumer that does not support references never records that it has mapped the memory.
 
@@ -29,7 +28,7 @@ const (
 // A slot is a reference in shared memory. The producer writes it.
 type slot struct {
 	where atomic.Uint64 // offset in the producer's memory; changes when the reference is moved
-	pos   atomic.Uint64 // position of the ring's byte that the referred bytes precede
+	pos   atomic.Uint64 // position of the ring's byte after the bytes of the reference
 	size  atomic.Uint64
 }
 
@@ -59,14 +58,14 @@ type referring struct {
 	refs   uint32   // number of references put into slots since the beginning
 	shown  uint32   // the private copy of c.refs
 	owed   int      // bytes that a write has taken but not yet reported, from its first reference on
-	out    [][]byte // the memory that the references of this write refer to
-	copies [][]byte // the copies that those references were moved to
+	out    [][]byte // the bytes of the references of this write
+	copies [][]byte // copies to which Detach has moved references
 	never  bool     // the memory cannot be offered
 }
 
 // refers leaves a reference to b after the bytes written so far, and reports whether it did. It
-// does not if b is too short or is not memory of Alloc, if all slots are in use, or if the consumer
-// has not mapped the memory; in the last case it offers the memory.
+// returns false if b is too short or is not memory of Alloc, if all slots are in use, or if the
+// consumer has not mapped the memory. In the last case it offers the memory.
 func (p *Producer) refers(b []byte) bool {
 	if len(b) < refMin {
 		return false
@@ -143,9 +142,9 @@ func (p *Producer) forgive() {
 // consumer has still to copy them from the writer's memory.
 func (p *Producer) Owed() int { return p.ref.owed }
 
-// Detach makes the stream independent of the memory it was written from: references that the
-// consumer may still follow are moved to copies. If there is no memory for the copies, Detach
-// aborts the stream. It does nothing if no bytes are owed, or after Finish or Abort.
+// Detach makes the stream independent of the writer's memory: references that the consumer may
+// still follow are moved to copies. If there is no memory for the copies, Detach aborts the stream.
+// It does nothing if no bytes are owed, or after Finish or Abort.
 func (p *Producer) Detach() {
 	if p.ref.owed == 0 || p.end != open || len(p.ref.copies) > 0 {
 		return
@@ -187,8 +186,8 @@ type reference struct {
 	size, taken int
 }
 
-// see reads the references up to number to, except those whose place in the stream is after the
-// last position that was seen. It returns ErrIndex if a reference is impossible.
+// see reads the references up to number to, except references after the last position that was
+// seen. It returns ErrIndex if a reference is impossible.
 func (q *Consumer) see(to uint32) error {
 	f := &q.ref
 	if f.from == nil || to-f.done > refSlots {

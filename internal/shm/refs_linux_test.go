@@ -51,8 +51,9 @@ func refer(t testing.TB, p *Producer, pieces ...[]byte) {
 }
 
 // TestReferencesAreABuffer checks that a ring with references behaves like a plain buffer,
-// whichever pieces are referred to and wherever they are read to. The test overwrites each piece as
-// soon as it is reported as written or detached, because it belongs to the producer again.
+// whichever pieces are passed by reference and wherever they are read to. The test overwrites each
+// piece as soon as the piece is reported as written or detached, because the producer may then
+// change it.
 func TestReferencesAreABuffer(t *testing.T) {
 	const most = 3 * refMin
 	rapid.Check(t, func(rt *rapid.T) {
@@ -237,7 +238,7 @@ func TestOwedAtTheEnd(t *testing.T) {
 	if n, err := q.Read(make([]byte, refMin)); n != refMin || err != nil {
 		t.Fatal(n, err)
 	}
-	p.Finish() // the reference was followed, though the producer has not reported it
+	p.Finish() // the consumer has copied all bytes, though the producer has not reported that
 	if _, err := q.Read(make([]byte, 1)); err != io.EOF {
 		t.Error(err)
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // A control is the shared state of one ring. Each side writes to its own cache lines. Lines of
-// different sides are two lines apart, because processors fetch lines in pairs. Positions count
-// bytes since the beginning; 64 bits are enough that they do not wrap in practice.
+// different sides are two lines apart, because processors fetch lines in pairs. Positions count the
+// bytes since the beginning, in 64 bits, so they do not wrap in practice.
 type control struct {
 	tail atomic.Uint64 // bytes published; written by the producer
 	end  atomic.Uint32 // open, finished or aborted; written by the producer
@@ -52,9 +52,8 @@ const controlSize = 4096
 var _ [controlSize - unsafe.Sizeof(control{})]byte
 
 const (
-	// publishEvery is the number of bytes a side copies before publishing its position. So both
-	// sides copy at the same time, and the bytes are still in the cache when the consumer reads
-	// them.
+	// publishEvery is the number of bytes a side copies before it publishes its position. So both
+	// sides copy at the same time, and the consumer reads bytes that are still in the cache.
 	publishEvery = 32 << 10
 
 	// A producer that waits for room is woken when 1/roomShare of the ring is free, because a
@@ -119,8 +118,8 @@ func (q *Consumer) init(c []byte, data []byte) {
 func firstRing(data []byte) uint64 { return uint64(min(len(data), FirstRing)) }
 
 // room returns how many bytes can be written. It reads the peer's position only if fewer than want
-// bytes are known to be free. It returns 0 while the ring is to grow and is not empty yet. The
-// error is ErrIndex or ErrPipe.
+// bytes are known to be free. It returns 0 while the ring is to grow and is not empty. The error is
+// ErrIndex or ErrPipe.
 func (p *Producer) room(want uint64) (uint64, error) {
 	free := p.ring - (p.tail - p.head)
 	if free >= want && !p.grow.due {
@@ -143,9 +142,10 @@ func (p *Producer) room(want uint64) (uint64, error) {
 	return p.ring - (p.tail - head), nil
 }
 
-// Write copies as much of b as there is room for, publishes it and returns its length. If there is
-// no room at all, the error is ErrWouldBlock. It is ErrPipe if the consumer takes no more, ErrIndex
-// if the consumer's position is impossible, and io.ErrClosedPipe after Finish or Abort.
+// Write copies as much of b as there is room for, publishes the copied bytes and returns their
+// number. If there is no room at all, the error is ErrWouldBlock. It is ErrPipe if the consumer
+// takes no more, ErrIndex if the consumer's position is impossible, and io.ErrClosedPipe after
+// Finish or Abort.
 func (p *Producer) Write(b []byte) (n int, err error) {
 	if p.end != open {
 		return 0, io.ErrClosedPipe
@@ -335,7 +335,7 @@ func (p *Producer) finish(how uint32) {
 	}
 	if p.ref.owed > 0 {
 		if ok, _ := p.settled(); !ok {
-			how = aborted // the stream no longer controls the memory that is referred to
+			how = aborted // the stream no longer controls the memory of the references
 		}
 	}
 	p.end = how
@@ -404,9 +404,9 @@ func (q *Consumer) Ending() bool { return q.c.end.Load() != open }
 
 // Read takes bytes that are available, at most len(b), and returns their number. It may return
 // fewer: a read that has taken bytes from the ring stops before bytes in the producer's own memory,
-// because those may have another destination. The error is ErrWouldBlock if there is nothing,
-// io.EOF after an orderly end, ErrReset if the producer has aborted, and ErrIndex if an index of
-// the producer is impossible.
+// so that the next read can copy those directly to their destination. The error is ErrWouldBlock if
+// there is nothing, io.EOF after an orderly end, ErrReset if the producer has aborted, and ErrIndex
+// if an index of the producer is impossible.
 func (q *Consumer) Read(b []byte) (n int, err error) {
 	if n, err, ok := q.readNear(b); ok {
 		return n, err
@@ -438,7 +438,7 @@ func (q *Consumer) Read(b []byte) (n int, err error) {
 }
 
 // readNear is Read for the two cases that a consumer waiting for a message finds: nothing, or one
-// short piece in the line of the position. ok is false in all other cases; then nothing was read.
+// short piece in the line of the position. In all other cases ok is false, and nothing was read.
 func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 	c := q.c
 	tail := c.tail.Load()
@@ -511,8 +511,8 @@ func (q *Consumer) some() (int, error) {
 	}
 }
 
-// Peek copies bytes to b without taking them: those after the first off bytes. It returns their
-// number. It returns the same errors as Read, and ErrWouldBlock if at most off bytes are available.
+// Peek copies the bytes after the first off bytes to b, without taking them, and returns their
+// number. The errors are those of Read, and ErrWouldBlock if at most off bytes are available.
 func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 	avail, err := q.some()
 	if err != nil {
@@ -552,7 +552,7 @@ func (q *Consumer) take(n int) {
 }
 
 // Ask requests that the producer call Wake at its next publication. Earlier publications cause no
-// wake-up, so a consumer that is about to sleep calls Ask first and then looks.
+// wake-up, so a consumer that is about to sleep calls Ask first and then checks for bytes.
 func (q *Consumer) Ask() { q.c.asks.Store(1) }
 
 // Leave records that the consumer takes no more, and wakes a producer that waits.
