@@ -98,8 +98,8 @@ func (e *Env) Open() error {
 	return nil
 }
 
-// levelNotice is the level of messages a user must see during a normal start. They are shown
-// wherever warnings are.
+// levelNotice is the level of messages that a user must see during a normal start. They are above
+// warnings, so that a log of warnings has them.
 const levelNotice = slog.LevelWarn + 1
 
 // Notice logs a message that users must see during a normal start.
@@ -111,7 +111,7 @@ func (e *Env) Notice(msg string, args ...any) {
 func (e *Env) HTTPLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelInfo) }
 
 // plainAttr gives network addresses one form, because in JSON some would be text and others
-// objects. It also names the level of a notice.
+// objects. It also names levelNotice.
 func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.LevelKey && a.Value.Any() == levelNotice {
 		a.Value = slog.StringValue("NOTICE")
@@ -124,7 +124,7 @@ func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Close ends all that Open, OnHangup and Ready have started. Its error is that of the capture.
+// Close ends all that Open, OnHangup and Ready have started, and returns the error of the capture.
 func (e *Env) Close() error {
 	e.endReloading()
 	e.Status.close()
@@ -140,8 +140,8 @@ func (e *Env) Close() error {
 	return nil
 }
 
-// Wrap returns c so that its traffic is recorded if there is a capture. dialed means that this
-// process opened the connection.
+// Wrap returns c or, if there is a capture, a connection that records the traffic of c. dialed
+// means that this process opened the connection.
 func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	if e.Capture == nil {
 		return c
@@ -223,8 +223,7 @@ func isTerminal(w io.Writer) bool {
 var commit string
 
 // Commit returns the commit that was set when the package was built, or otherwise the commit of the
-// checkout. It returns "unknown" if there is neither. modified reports whether the checkout had
-// changes.
+// checkout. id is "unknown" without these. modified reports whether the checkout had changes.
 func Commit() (id string, modified bool) {
 	id = "unknown"
 	if b, ok := debug.ReadBuildInfo(); ok {

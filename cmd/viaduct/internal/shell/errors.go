@@ -129,7 +129,7 @@ func (e *Env) PrintFailure(verb string, err error) {
 	}
 }
 
-// advice returns the remedy for an error: its own hint, otherwise the usual remedy.
+// advice returns the hint of an error or, without a hint, the usual remedy.
 func advice(verb string, err error) string {
 	if h, ok := errors.AsType[*hinted](err); ok {
 		return h.hint

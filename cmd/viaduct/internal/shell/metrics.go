@@ -15,7 +15,7 @@ import (
 
 // Metrics are the counters of the process in Prometheus' format. Names and units follow Prometheus'
 // conventions. Every label has a small fixed set of values, such as a transport, an operation or a
-// kind of error. It is never an address or a path. Metrics are safe for concurrent use.
+// kind of error. No label is an address or a path. Metrics are safe for concurrent use.
 type Metrics struct {
 	reg       *prometheus.Registry
 	opened    *prometheus.CounterVec
@@ -101,12 +101,12 @@ func (m *Metrics) Failed(transport string, err error) {
 	m.errors.WithLabelValues(transport, ErrorKind(err)).Inc()
 }
 
-// Bytes returns the counter of one direction, "in" or "out".
+// Bytes returns the byte counter of a transport for one direction, "in" or "out".
 func (m *Metrics) Bytes(transport, direction string) prometheus.Counter {
 	return m.bytes.WithLabelValues(transport, direction)
 }
 
-// SetUp counts the time it took to connect.
+// SetUp records how long the set-up of a connection took.
 func (m *Metrics) SetUp(transport string, took time.Duration) {
 	m.setup.WithLabelValues(transport).Observe(took.Seconds())
 }

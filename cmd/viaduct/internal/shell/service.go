@@ -9,8 +9,8 @@ import (
 	"viaduct/cmd/viaduct/internal/systemd"
 )
 
-// Inherit takes over the sockets a service manager has opened for this process. It returns an error
-// if their variables are invalid.
+// Inherit takes over the sockets that a service manager has opened for this process. It returns an
+// error if the manager's variables are invalid.
 func (e *Env) Inherit() (err error) {
 	e.sockets, err = systemd.Inherited()
 	return err
@@ -34,7 +34,7 @@ func (e *Env) InheritedUDP(address string) *net.UDPConn {
 	return e.sockets.Packets(address)
 }
 
-// Listen returns the listener a service manager has opened, or opens one.
+// Listen returns the listener that a service manager has opened at address, or opens one.
 func (e *Env) Listen(network, address string) (net.Listener, error) {
 	if l := e.Inherited(address); l != nil {
 		return l, nil

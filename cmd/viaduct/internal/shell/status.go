@@ -32,7 +32,7 @@ func (s *Status) Server() *status.Server {
 	return s.s
 }
 
-// close removes the socket. If Server was not called before, it returns nil from then on.
+// close removes the socket. If Server was not called before, Server returns nil from then on.
 func (s *Status) close() {
 	if s == nil {
 		return

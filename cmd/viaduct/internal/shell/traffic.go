@@ -20,7 +20,7 @@ type sample struct {
 	gauges
 }
 
-// counts only grow.
+// counts are numbers that only grow.
 type counts struct {
 	bytes, messages                     [2]uint64
 	servedReads, servedAtomics          uint64
@@ -289,7 +289,7 @@ func (m *Metrics) WatchStream(c net.Conn) {
 	}
 }
 
-// StreamPath returns the path of a stream's bytes.
+// StreamPath returns the path of a stream's bytes: shared memory, or TCP and why.
 func StreamPath(c net.Conn) samehost.Path {
 	if c, ok := c.(*sdp.Conn); ok {
 		p := c.Path()

@@ -23,8 +23,8 @@ func tryLock(f *os.File) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
-// temp creates a temporary file in dir. If the file system supports that, the file has no name, so
-// that nothing remains of it if the process dies. name is empty then.
+// temp creates a temporary file in dir. If the file system can, the file has no name, and name is
+// empty: nothing remains of such a file if the process dies.
 func (s *Store) temp(dir string) (f *os.File, name string, err error) {
 	if f, err = s.nameless(dir); err == nil {
 		return f, "", nil
@@ -45,8 +45,8 @@ func (s *Store) nameless(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Join(dir, "(nameless)")), nil
 }
 
-// publish gives the file its name. If the name is free, a single link does that for a file without
-// a name, so that no temporary name is ever visible. Otherwise a rename replaces the old file.
+// publish gives the file its name. A file without a name is linked to a free name in one step, so
+// that no temporary name is ever visible. Otherwise a rename replaces the old file.
 func (u *Upload) publish() error {
 	d, err := u.s.root.Open(u.dir)
 	if err != nil {
@@ -100,7 +100,7 @@ func fill(f *os.File, length int64) error {
 	return err
 }
 
-// flush starts to write a range to the disk. fsync returns the errors.
+// flush starts to write a range to the disk. A later fsync returns the errors.
 func flush(f *os.File, offset, length int64) {
 	unix.SyncFileRange(int(f.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 }

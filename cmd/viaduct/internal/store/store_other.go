@@ -42,7 +42,7 @@ func fill(f *os.File, length int64) error { return fillZero(f, length) }
 
 func flush(*os.File, int64, int64) {}
 
-// A mapping is a copy in memory on these systems. It is written to the file when it is unmapped.
+// On these systems, a mapping is a copy in memory, which unmap writes to the file if write is set.
 type mapping struct {
 	file  *os.File
 	data  []byte

@@ -53,7 +53,7 @@ func TestView(t *testing.T) {
 		t.Error("wrong sum", err)
 	}
 	os.Truncate(filepath.Join(dir, "f"), 100)
-	if _, err := v.Sum(); !errors.Is(err, ErrShrank) { // and nothing faults
+	if _, err := v.Sum(); !errors.Is(err, ErrShrank) { // and Sum does not fault
 		t.Error(err)
 	}
 	v.Close()
@@ -238,7 +238,7 @@ func TestSweep(t *testing.T) {
 }
 
 // TestZeros: skipped blocks of zeros read as zeros, wherever they begin and end and however the
-// file is cut into writes. They use no disk space.
+// file is cut into writes. Skipped blocks use no disk space.
 func TestZeros(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(dir, true, 0)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The form of the names of temporary files. Peers do not see such files. sweep removes those that
-// are no longer locked.
+// Beginning and end of the names of temporary files. Peers do not see these files. sweep removes
+// those that are no longer locked.
 const (
 	tempPrefix = ".viaduct-"
 	tempSuffix = ".partial"
