@@ -132,9 +132,9 @@ func (l *line) close() ([]byte, error) {
 	return l.buf.Bytes(), err
 }
 
-// join puts the line into nc, a connection this process has opened. Bytes written to the result go
-// over the line to nc, and bytes from nc return over the line. The line's close ends both. If there
-// is no line, join closes nc and returns it.
+// join puts the line into nc, a connection that this process has opened. Bytes written to the
+// result go over the line to nc, and bytes from nc return over the line. Closing the line closes
+// both connections. If the line cannot be made, join closes nc and returns nc.
 func (l *line) join(nc net.Conn) net.Conn {
 	near, far, err := pair()
 	if err != nil { // the connection is useless without the line
@@ -191,8 +191,7 @@ type parcel struct {
 	b   []byte        // nil at the end of the stream
 }
 
-// loses reports whether the line loses the frame b, which the capture has under the number packet.
-// If so, it records that.
+// loses reports whether the line loses the frame b. If so, it records the frame's number packet.
 func (l *line) loses(packet int, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

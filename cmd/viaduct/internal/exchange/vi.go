@@ -162,7 +162,7 @@ func vitcpPeer(l *line) error {
 	listens := map[uint16]bool{}
 	var mu sync.Mutex
 	for i, ip := range []string{"127.0.0.1", "127.0.0.2"} {
-		// Only the end that opened a connection puts it on the line, so that its bytes pass once.
+		// Only the end that opened a connection puts it on the line: bytes must pass once.
 		wrap := func(nc net.Conn) net.Conn {
 			mu.Lock()
 			accepted := listens[addrOf(nc.LocalAddr()).Port()]

@@ -31,9 +31,9 @@ func Observe(h http.Handler, report func(Request)) http.Handler {
 			q.Took = time.Since(began)
 			report(q)
 		}()
-		// The request is copied, because the server's own one must keep its Body: by the type of
-		// the Body the server knows that a client waits for "100 Continue", and answers without
-		// reading the bytes.
+		// The request is copied, because the original must keep its Body: by the type of the Body,
+		// net/http knows that a client waits for "100 Continue", and answers without reading any
+		// bytes.
 		r = r.WithContext(r.Context())
 		r.Body = &countedBody{r.Body, &q.Received}
 		h.ServeHTTP(&countedWriter{w, &q}, r)
@@ -51,8 +51,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A countedWriter counts the bytes of an answer. It has ReadFrom, with which net/http sends a file
-// without copying it.
+// A countedWriter counts the bytes of an answer. Its ReadFrom lets net/http send a file uncopied.
 type countedWriter struct {
 	http.ResponseWriter
 	q *Request

@@ -27,8 +27,7 @@ import (
 const (
 	reprDigest = "Repr-Digest"
 	wantDigest = "Want-Repr-Digest"
-	// The digest of the bytes of one answer. For a request with Range, these are a part of the
-	// file.
+	// The digest of the bytes in one answer: a part of the file if the request has a Range.
 	contentDigest = "Content-Digest"
 	wantContent   = "Want-Content-Digest"
 )

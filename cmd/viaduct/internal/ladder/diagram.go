@@ -182,7 +182,7 @@ func (b *Builder) Diagram() *Diagram {
 	return &d
 }
 
-// telling lists the fields that are shown at an arrow, with their labels. The others are details.
+// telling lists the fields that are shown at an arrow, with their labels. Other fields are details.
 var telling = []struct{ key, word string }{
 	{"nvme.status", ""}, {"nvme.qid", "queue "}, {"nvme.slba", "block "}, {"nvme.blocks", "blocks "},
 	{"sdp.mode", ""}, {"sdp.s", "S="}, {"sdp.size", "size "}, {"sdp.payload", "payload "}, {"sdp.flags", ""}, {"sdp.port", "port "},

@@ -109,7 +109,7 @@ func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 			}
 			fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s" stroke="#bbb" stroke-width="0.5"/>`+
 				"\n", x, c.y, bandW, to-c.y, colour[c.state])
-			// If a state lasts for less than a line of text, its name is only in its title.
+			// A state shorter than a line of text has its name only in the title of the rectangle.
 			if to-c.y >= 15 {
 				text(b, x+bandW/2, c.y+12, "middle", `font-size="10"`, shorten(c.state, 15))
 			}

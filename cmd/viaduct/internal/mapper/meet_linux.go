@@ -45,8 +45,8 @@ func meetingAddr(udp netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: "@viaduct-portmap/1/" + udp.String()}
 }
 
-// dialMapper connects to the process with a UDP address, or with its port on all addresses. pid is
-// the number of the process.
+// dialMapper connects to the process that has bound a UDP address, or the same port on all
+// addresses. pid is the number of the process.
 func dialMapper(udp netip.AddrPort) (c *net.UnixConn, pid int, err error) {
 	at := []netip.AddrPort{udp, netip.AddrPortFrom(netip.IPv6Unspecified(), udp.Port()),
 		netip.AddrPortFrom(netip.IPv4Unspecified(), udp.Port())}
@@ -220,7 +220,7 @@ func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, 
 const overflowUID = 65534
 
 // allUsersKnown reports whether every user of the host has a number in this user namespace. It
-// returns false if it cannot find out.
+// returns false if the map cannot be read.
 func allUsersKnown() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	f := strings.Fields(string(b))

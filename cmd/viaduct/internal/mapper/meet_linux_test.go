@@ -56,8 +56,8 @@ func TestMayRegister(t *testing.T) {
 	}
 }
 
-// TestTable: a conventional address has the targets of all services that registered it. The targets
-// of a service go when the service ends.
+// TestTable: a conventional address has the targets of all services that registered it. When a
+// service ends, its targets are removed.
 func TestTable(t *testing.T) {
 	tb := newTable(portmap.NewRegistry())
 	a := netip.MustParseAddrPort

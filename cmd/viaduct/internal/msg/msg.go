@@ -26,7 +26,7 @@ const (
 type Region interface {
 	// Remote returns the address of the region, to be sent to the peer.
 	Remote() Remote
-	// Close ends the peer's access. After it has returned, nothing accesses the memory.
+	// Close ends the peer's access. After Close has returned, nothing accesses the memory.
 	Close() error
 }
 

@@ -1,4 +1,4 @@
-// Package names opens the registry an argument of the command names.
+// Package names opens the registry whose address is an argument of the command.
 package names
 
 import (

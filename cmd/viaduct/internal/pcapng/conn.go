@@ -66,8 +66,8 @@ type Stream struct {
 
 	mu             sync.Mutex
 	sent, got      uint32 // next sequence number out and in; guarded by mu
-	unackedOut     int    // bytes since the last acknowledgement; guarded by mu
-	unackedIn      int    // guarded by mu
+	unackedOut     int    // bytes since the peer's last acknowledgement; guarded by mu
+	unackedIn      int    // bytes since this side's; guarded by mu
 	finOut, finIn  bool   // guarded by mu
 	reset, aborted bool   // guarded by mu
 }

@@ -72,7 +72,7 @@ func appendUDP(b []byte, src, dst netip.AddrPort, out bool, payload []byte) []by
 // appendIP appends the Ethernet and IP headers of a packet with n bytes above
 // IP, and returns the sum of the pseudo header.
 func appendIP(b []byte, src, dst netip.AddrPort, out bool, proto byte, n int) ([]byte, uint32) {
-	// Made-up, locally administered hardware addresses: 02-..-01 is us.
+	// Made-up, locally administered hardware addresses: 02-..-01 is this process.
 	from, to := byte(2), byte(1)
 	if out {
 		from, to = 1, 2

@@ -42,8 +42,8 @@ type Sockets struct {
 	left []Socket // guarded by mu
 }
 
-// Inherited returns the sockets this process was started with. It removes their variables from the
-// environment, so that no child process uses them. A socket of another kind is an error.
+// Inherited returns the sockets that this process was started with. It removes their variables from
+// the environment, so that no child process uses the sockets. Another kind of socket is an error.
 func Inherited() (*Sockets, error) {
 	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	if pid == "" || pid != strconv.Itoa(os.Getpid()) {

@@ -33,8 +33,8 @@ var (
 	ErrWrong   = errors.New("the token is wrong")
 )
 
-// A Token is the secret. It formats as a placeholder, so that no log shows it. Safe for concurrent
-// use.
+// A Token is the secret. It formats as a placeholder, so that no log shows the secret. Methods are
+// safe for concurrent use.
 type Token struct{ secret atomic.Pointer[[]byte] }
 
 func (*Token) String() string { return "(token)" }

@@ -1,6 +1,6 @@
 // Package tshark compares the output of viaduct decode for a capture with tshark's, field by field.
 // It is for tests. tshark has its own dissectors for MPA, DDP, RDMAP, FCIP, Fibre Channel and
-// InfiniBand (RoCEv2), which are independent of this module's codecs. For the other protocols it
+// InfiniBand (RoCEv2), which are independent of this module's codecs. For other protocols, tshark
 // runs our Lua dissectors.
 package tshark
 

@@ -131,7 +131,7 @@ func (r *Registry) start() {
 	r.begin.Do(func() { r.wg.Go(r.follow) })
 }
 
-// Resolve implements registry.Registry. It waits only for the first answer of the cluster.
+// Resolve implements registry.Registry. It waits until the table was read once, or failed to be.
 func (r *Registry) Resolve(ctx context.Context, kind, name string) (registry.Answer, error) {
 	if err := r.await(ctx); err != nil {
 		return registry.Answer{}, err
@@ -180,7 +180,7 @@ type entry struct {
 // A term is the remaining time of a lease.
 type term struct {
 	until   time.Time     // zero: the lease has expired
-	granted time.Duration // its whole length
+	granted time.Duration // whole length of the lease
 }
 
 // follow keeps the table equal to the cluster until the registry is closed.
