@@ -46,8 +46,8 @@ func (s *Server) server() *status.Server {
 // Close removes the socket. It may be called more than once.
 func (s *Server) Close() error { return s.server().Close() }
 
-// Listening registers an address where the process accepts connections. Call over when it stops
-// accepting.
+// Listening registers an address where the process accepts connections. Call over when the process
+// stops accepting.
 func (s *Server) Listening(transport, url string) (over func()) {
 	return s.server().Listening(transport, url)
 }
@@ -71,8 +71,8 @@ func hints(h []Hint) []status.Hint {
 }
 
 // WatchConn registers a byte stream. An *sdp.Conn is shown with all its counters, and an
-// *sdp.TCPConn or *net.TCPConn with the kernel's. Other types, such as a *tls.Conn, are not
-// registered, because nothing reports their end. Only the first hint is used.
+// *sdp.TCPConn or *net.TCPConn with the counters of the kernel. Other types, such as a *tls.Conn,
+// are not registered, because nothing reports their end. Only the first hint is used.
 func (s *Server) WatchConn(c net.Conn, hint ...Hint) { s.server().WatchConn(c, hints(hint)...) }
 
 // WatchQueuePair registers a stream until it has ended. Only the first hint is used.

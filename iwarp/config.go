@@ -12,7 +12,7 @@ import (
 	"viaduct/samehost"
 )
 
-// Timers that no RFC prescribes.
+// These times are chosen here, because no RFC prescribes them.
 const ( // [I-14] [I-33] [I-36]
 	defaultRequestTimeout   = 10 * time.Second
 	defaultReplyTimeout     = 30 * time.Second

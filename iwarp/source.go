@@ -52,7 +52,7 @@ type RecvGuess struct {
 	Header  int    // length of the header of each following message, at most 32
 	Size    int    // payload bytes of each following message; 0 if none is predicted
 	Payload []byte // lent memory for the payloads, one after the other
-	Partial int    // number of payloads that may be read there before they are complete
+	Partial int    // number of payloads that may be read into Payload before they are complete
 }
 
 // A Pending reports on the unread bytes of a stream. A Pending is valid only during the call of

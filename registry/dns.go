@@ -193,7 +193,7 @@ func (d *DNS) refresh() time.Duration {
 	return defaultRefresh
 }
 
-// ask queries the resolver and returns the records. Only their Value is set.
+// ask queries the resolver and returns the records. Only the Value of each record is set.
 func (d *DNS) ask(ctx context.Context, owner string) ([]Record, error) {
 	l := d.lookup
 	if l == nil {

@@ -202,7 +202,8 @@ func (l *fileLease) line() fileLine {
 		l.id, r.Until.Format(time.RFC3339Nano))}
 }
 
-// own returns the index of the registration's line, or an error if the line does not exist.
+// own returns the index in lines of the line of this registration, or ErrLeaseLost without such a
+// line.
 func (l *fileLease) own(lines []fileLine) (int, error) {
 	i := slices.IndexFunc(lines, func(o fileLine) bool { return o.id == l.id })
 	if i < 0 {

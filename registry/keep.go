@@ -46,7 +46,8 @@ func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, repo
 }
 
 // Close withdraws the registration, and waits at most two seconds for that. If the withdrawal
-// fails, the registration ends with its lease. Close may be called more than once.
+// fails, Close returns its error, and the registration ends with its lease. Close may be called
+// more than once.
 func (k *Registration) Close() error {
 	k.close.Do(k.end)
 	<-k.done

@@ -26,7 +26,7 @@ const (
 	Fabric = "fabric"
 )
 
-// These are limits of a Record in bytes.
+// These are the largest lengths of the name and the value of a Record, in bytes.
 const (
 	maxName  = 255
 	maxValue = 1024

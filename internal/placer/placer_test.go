@@ -191,7 +191,7 @@ func (m *model) check(tb testing.TB, frames int, want []byte) {
 }
 
 // TestModel cuts a stream of frames of every kind at random places. Memory must hold the same bytes
-// wherever the stream is cut, on each of the three paths.
+// wherever the stream is cut, for staged, early and predicted frames.
 func TestModel(t *testing.T) {
 	const frames, room = 250, 16 << 20
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -20,8 +20,8 @@ type Wire interface {
 
 	// Target pins and returns the memory for the payload from offset off on, at most n bytes.
 	// Target may return fewer bytes, up to the end of the piece of memory that contains off. If
-	// Target returns empty memory, the Placer drops the bytes. Memory in the region that held pins
-	// has no pin of its own.
+	// Target returns empty memory, the Placer drops the bytes. If held pins the region of that
+	// memory already, the result has no pin of its own.
 	Target(held regmem.Ref, off, n int) regmem.Ref
 
 	// Lost reports that a copy to memory failed, because the memory faulted.

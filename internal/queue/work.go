@@ -21,8 +21,8 @@ var ErrFull = errors.New("queue: work queue is full")
 //
 // The zero value is an empty queue that takes any number of requests.
 type Work[T any] struct {
-	// Limit is the largest number of requests in the queue, from post to reap; 0 means any. Set it
-	// before use.
+	// Limit is the largest number of requests from post to reap; 0 means no limit. Set it before
+	// use.
 	Limit int
 
 	// OnDone, if set, is called for each request at the moment the request is done, in order and

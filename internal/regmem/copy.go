@@ -78,8 +78,8 @@ func probe(b []byte) error {
 	})
 }
 
-// Guard runs f, which accesses guarded memory. It returns ErrFault if an access faulted. Other
-// panics pass.
+// Guard runs f, which accesses guarded memory. It returns ErrFault if an access faulted. It passes
+// other panics on.
 func Guard(f func()) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {

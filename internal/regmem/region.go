@@ -9,11 +9,11 @@ import (
 type Rights uint8
 
 const (
-	LocalRead    Rights = 1 << iota // gather: source of Sends and Writes
-	LocalWrite                      // scatter: receives and Read results
-	RemoteRead                      // source of a peer's RDMA Read
-	RemoteWrite                     // target of a peer's RDMA Write
-	RemoteAtomic                    // target of a peer's atomic operation
+	LocalRead    Rights = 1 << iota // Sends and Writes may gather payload from the region
+	LocalWrite                      // receives and Reads may scatter payload to the region
+	RemoteRead                      // a peer may RDMA Read the region
+	RemoteWrite                     // a peer may RDMA Write to the region
+	RemoteAtomic                    // a peer may perform atomic operations on the region
 
 	// Local is the set of rights the owner of every region has.
 	Local = LocalRead | LocalWrite
@@ -64,8 +64,8 @@ type Region struct {
 	guarded bool
 	base    uint64
 	size    uint64
-	mem     []byte  // nil if the region is far
-	space   Space   // the memory of a far region
+	mem     []byte  // nil if the region is far: then its memory is in space
+	space   Space   // where the memory of a far region is; nil if it is near
 	at      uint64  // address of the first byte in space
 	parent  *Region // the region that a window is part of; nil for a region
 	reg     *Registry
@@ -150,8 +150,8 @@ func (ref Ref) B() []byte {
 	return unsafe.Slice(ref.p, ref.n)
 }
 
-// Unpinned returns a Ref to the same near bytes without a pin. The bytes are valid until the caller
-// releases ref.
+// Unpinned returns a Ref without a pin to the same bytes, which must be near. The bytes are valid
+// until the caller releases ref.
 func (ref Ref) Unpinned() Ref { return Ref{p: ref.p, n: ref.n} }
 
 // Len returns the number of bytes of the range.

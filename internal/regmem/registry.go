@@ -230,7 +230,7 @@ func (g *Registry) isRetiredLocked(h uint32) bool {
 // Deregister removes r from the registry and waits until all pins of r are released. Afterwards
 // every access with the handle of r returns [NoRegion].
 //
-// Errors: ErrNoRegion if r is not registered here any more, ErrBusy if windows are bound to r.
+// Errors: ErrNoRegion if r is not registered here (any more), ErrBusy if windows are bound to r.
 func (g *Registry) Deregister(r *Region) error {
 	g.mu.Lock()
 	if g.live.get(r.handle) != r {

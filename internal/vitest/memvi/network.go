@@ -168,7 +168,7 @@ type answer struct {
 	err error
 }
 
-// A request is a connection request that a wait has got.
+// A request is a connection request that was passed to a wait.
 type request struct {
 	d             *device // the device where the request arrived
 	ep            *vi.Endpoint
