@@ -289,9 +289,9 @@ func init() {
 	attend.CloseSoon = func(qp any) bool { return qp.(*QueuePair).closeSoon() }
 }
 
-// closeSoon closes the stream like Close if both directions end within 100 us, and returns true. If
-// they do not, closeSoon returns false; our direction is then closing, and the stream is still
-// open.
+// closeSoon closes the stream like Close if both directions end within 100 us, and returns true.
+// Otherwise it returns false, and the stream must still be closed; our direction is closing or has
+// ended.
 func (q *QueuePair) closeSoon() bool {
 	q.closer.Store(true)
 	if q.closeWrite() != nil || !q.ready.Load() {

@@ -18,7 +18,7 @@ type ReadQueue struct {
 
 // Post posts a Read or an Atomic Operation, or keeps it until enough earlier ones are done. The
 // memory of a kept request is lent as if the request were posted. The errors are the errors of
-// [QueuePair.Post]; for a kept request that is at most ErrNoReads, and others come from Done.
+// [QueuePair.Post]; the errors of a kept request come from Done.
 func (r *ReadQueue) Post(wr SendWR) error {
 	if r.started >= r.QP.ORD() {
 		if r.QP.ORD() == 0 {

@@ -98,8 +98,8 @@ func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...Regi
 // STag returns the number the peer uses to name the window.
 func (w *Window) STag() uint32 { return w.r.Handle() }
 
-// TO returns the tagged offset of the first byte: 0, or with RegionOptions.Virtual its offset in
-// the region.
+// TO returns the tagged offset of the first byte: 0, or with RegionOptions.Virtual its tagged
+// offset in the region.
 func (w *Window) TO() uint64 { return w.r.Base() }
 
 // Len returns the length in bytes.

@@ -243,8 +243,8 @@ func testNIC(e *env) {
 	e.wantErr("no tag on a strict NIC", err, vi.ErrInvalidPtag)
 }
 
-// testNames: the name service finds names and addresses, and fails for unknown ones. [VIA-8.3-20]
-// [VIA-6.4-28]
+// testNames: the name service finds names and addresses, and fails for unknown names and addresses.
+// [VIA-8.3-20] [VIA-6.4-28]
 func testNames(e *env) {
 	host := e.Address(e.nics[1], nil).Host
 	text := e.nics[0].Device().FormatHost(host)

@@ -32,9 +32,9 @@ func (p *pair) bytesOf(side int, segs []vi.Segment) []byte {
 	return b
 }
 
-// testSizes sends and writes messages of the important sizes. Each message is gathered from, and
-// scattered to, pieces of odd sizes. [VIA-8.3-11] [VIA-3.5-7] [VIA-3.5-3] [VIA-3.5-5] [VIA-4.1-1]
-// [VIA-4.2-1]
+// testSizes sends and writes messages of boundary sizes, such as 0, 1 and the MTU. Each message is
+// gathered from, and scattered to, pieces of odd sizes. [VIA-8.3-11] [VIA-3.5-7] [VIA-3.5-3]
+// [VIA-3.5-5] [VIA-4.1-1] [VIA-4.2-1]
 func testSizes(e *env) {
 	p := e.connected()
 	mtu := int(p.mtu())

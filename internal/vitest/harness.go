@@ -16,8 +16,8 @@ import (
 // A Harness connects the suite to a provider.
 type Harness struct {
 	// Open opens a NIC of side 0 or 1. The two sides are nodes that can reach each other. The suite
-	// calls it many times, and one test may call it more than once for a side. NICs of different
-	// calls must not interfere with each other. The suite closes them.
+	// calls Open many times, and one test may call it more than once for a side. NICs of different
+	// calls must not interfere with each other. The suite closes the NICs.
 	Open func(side int, cfg *vi.Config) (*vi.NIC, error)
 
 	// Address returns the address of NIC n for other NICs, with the given discriminator.

@@ -144,8 +144,8 @@ func testProtection(e *env) {
 				Ptag: tags[c.region], EnableRDMAWrite: c.regionWrite, EnableRDMARead: c.regonRead && e.canRead(),
 			})
 			pair := func() *pair {
-				// All enables of the initiator are off. They do not restrict the operations the
-				// initiator itself requests.
+				// All enables of the initiator are off. These enables do not restrict the
+				// operations that the initiator itself requests.
 				p := &pair{env: e}
 				p.v[0] = e.vi(0, func(a *vi.Attributes) { a.EnableRDMAWrite, a.EnableRDMARead = false, false })
 				p.v[1] = e.vi(1, func(a *vi.Attributes) {
@@ -231,7 +231,7 @@ func testAttributeChange(e *env) {
 		_, err = nic.RegisterMem(make([]byte, 1), vi.MemAttributes{EnableRDMARead: true})
 		e.wantErr("read where there is none", err, vi.ErrInvalidRDMARead)
 	}
-	// The same holds for the tag of a VI.
+	// A change of the tag of a VI applies to later operations too.
 	p.must(p.v[1].Disconnect())
 	p.waitState(p.v[0], vi.Error)
 	p.must(p.v[0].Disconnect())

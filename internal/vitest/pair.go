@@ -192,7 +192,7 @@ func (e *env) drain(v *vi.VI) {
 	}
 }
 
-// waitState polls State of a VI until it is want. [VIA-2.2-16]
+// waitState polls the state of a VI until the state is want. [VIA-2.2-16]
 func (e *env) waitState(v *vi.VI, want vi.State) {
 	e.Helper()
 	e.eventually(want.String(), func() bool {

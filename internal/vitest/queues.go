@@ -139,7 +139,7 @@ func testDoneBesideWait(e *env) {
 }
 
 // testNotify: a registration gets a descriptor that has already completed, or else the next one.
-// Several registrations are served in order. Destroying the queue cancels them. [VIA-8.3-18]
+// Several registrations are served in order. Destroying the VI cancels them. [VIA-8.3-18]
 // [VIA-6.4-12] [VIA-6.4-27]
 func testNotify(e *env) {
 	p := e.connected()
@@ -246,7 +246,7 @@ func testCQ(e *env) {
 	e.wantErr("an empty queue", err, vi.ErrTimeout)
 	e.accurate("CQ.Wait", time.Since(begin), limit)
 
-	// There are four ways to attach the queues of a VI.
+	// There are five ways to attach the two queues of a VI to completion queues.
 	for _, c := range []struct{ send, recv *vi.CompletionQueue }{{nil, nil}, {q, nil}, {nil, q}, {q, q}, {q, q2}} {
 		v, err := nic.CreateVI(e.attrs(), c.send, c.recv)
 		e.must(err)

@@ -144,7 +144,7 @@ func (l *link) step() (got bool) {
 	return got
 }
 
-// grant announces new receives to the peer.
+// grant announces new receives to the peer, if flow control is on.
 func (l *link) grant() {
 	if !l.flow || !l.ready() {
 		return
@@ -328,7 +328,7 @@ func (l *link) handleSend(m message) {
 	l.finishRecv(m, d, seq, r, remote)
 }
 
-// place copies the payload of an RDMA Write to its target, and returns the error bits.
+// place copies the payload of an RDMA Write to its target, and returns the error bits, or 0.
 func (l *link) place(m message) vi.Status {
 	if m.corrupt {
 		return vi.StatusTransportError
