@@ -13,7 +13,7 @@ import (
 // In this file, the zone of an address is the number of its interface, as in a sockaddr, instead of
 // the name.
 
-// sockaddr returns the kernel's form of an address.
+// sockaddr returns an address in the form for the kernel's calls.
 func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}

@@ -68,7 +68,7 @@ func (w *closeWatch) addPipe(fd int) (err error) {
 	return err
 }
 
-// notify calls f after each report. It returns after stop was called.
+// notify calls f after each report of a close. It returns after stop was called.
 func (w *closeWatch) notify(f func()) {
 	c, err := w.pipes.SyscallConn()
 	for err == nil {

@@ -70,7 +70,7 @@ type dialled struct {
 // must be visible on TCP.
 func (s *Service) linked() bool { return s.opt.WrapConn == nil && s.opt.SameHost != samehost.Off }
 
-// dial records a connection dialled for q.
+// dial records a connection that is being dialled for q.
 func (ls *links) dial(r route, q *queuePair) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -81,8 +81,8 @@ func (ls *links) dial(r route, q *queuePair) {
 }
 
 // accept makes the link of a connection that is accepted for q. It returns nil if the connection
-// was not dialled here. It must be called before the answer is sent, because the dialling end calls
-// answered when it gets the answer.
+// was not dialled here, or already has a link. It must be called before the answer is sent, because
+// the dialling end calls answered when it gets the answer.
 func (ls *links) accept(r route, q *queuePair) *link {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

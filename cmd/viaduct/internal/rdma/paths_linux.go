@@ -53,7 +53,8 @@ func (s *Service) open(c *notify.Call, p place, flags uint32) {
 	}
 }
 
-// openHow answers openat2.
+// openHow answers openat2. The kernel answers if the call has a flag that restricts the resolution
+// of the path.
 func (s *Service) openHow(c *notify.Call, p place) {
 	how := make(abi.Body, 24)
 	if _, err := c.ReadMem(c.Args[2], how); err != nil || c.Args[3] < 24 {

@@ -147,7 +147,7 @@ func (ps *processes) add(p *process) {
 	ps.m[p] = true
 }
 
-// drop removes a process nothing uses any more.
+// drop removes a process that nothing uses any more, and closes its pidfd.
 func (ps *processes) drop(p *process) {
 	ps.mu.Lock()
 	delete(ps.m, p)

@@ -225,7 +225,8 @@ func (k *cmCommand) roceAccept() {
 	}
 }
 
-// roceConfirm is accept on the active side, whose queue pair is now ready.
+// roceConfirm is accept on the active side, whose queue pair is now ready. Without an answer of the
+// peer, the error is EINVAL.
 func (k *cmCommand) roceConfirm(id *cmID) {
 	m := &id.s.roceCM
 	m.mu.Lock()
@@ -259,7 +260,7 @@ func (id *cmID) setState(s cmState) {
 	id.mu.Unlock()
 }
 
-// roceReply is accept on the passive side.
+// roceReply is accept on the passive side. If the peer has given up, the error is ECONNRESET.
 func (k *cmCommand) roceReply(id *cmID, p abi.ConnParam) {
 	room, ud := abi.PrivateReply, id.typ == rxe.UD
 	if ud {

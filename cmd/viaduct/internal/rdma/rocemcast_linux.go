@@ -20,7 +20,7 @@ type roceJoin struct {
 // maxJoins is the greatest number of memberships.
 const maxJoins = maxGroups
 
-// groupOf returns the GID of a multicast address.
+// groupOf returns the GID of a multicast address. An IPv4 group gets the prefix ff0e.
 func groupOf(a netip.Addr) [16]byte {
 	g := a.As16()
 	if a.Is4() {

@@ -36,7 +36,7 @@ func (s *Service) statx(c *notify.Call, p place) {
 	s.writeStatx(c, &st)
 }
 
-// fillStatx sets the fields of a device file.
+// fillStatx sets the fields of st in which a device file differs from its file in the tree.
 func fillStatx(st *unix.Statx_t, of unix.Stat_t) {
 	st.Mask |= unix.STATX_BASIC_STATS
 	st.Mode, st.Ino, st.Nlink, st.Blksize, st.Size, st.Blocks = uint16(of.Mode), of.Ino,

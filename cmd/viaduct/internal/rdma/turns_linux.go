@@ -28,7 +28,7 @@ func (t *turns) next() turn {
 	return n
 }
 
-// wait waits until the turn before is over, but at most turnTime.
+// wait waits until the previous turn is over, but at most turnTime.
 func (n turn) wait() {
 	if n.before == nil {
 		return

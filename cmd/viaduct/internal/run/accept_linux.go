@@ -629,7 +629,7 @@ func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *
 	s.relay(d.from.near, d.from.far, func() { s.names.end(cookie) })
 }
 
-// drop closes a delivery the program cannot take.
+// drop closes a delivery that the program cannot get, and the connection behind it.
 func (d *delivery) drop() {
 	unix.Close(d.fd)
 	if d.pair != nil && d.pair.shadow >= 0 {

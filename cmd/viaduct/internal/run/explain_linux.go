@@ -93,7 +93,7 @@ func (x *explainer) line(e event) {
 	fmt.Fprintln(x.w)
 }
 
-// summary writes the counters as the last line.
+// summary writes the counters as the last line of --explain. It does nothing if x is nil.
 func (x *explainer) summary(s *stats) {
 	if x == nil {
 		return

@@ -178,7 +178,7 @@ func closeInherited(keep ...*net.UnixConn) {
 	toNull(0, 1)
 }
 
-// toNull replaces descriptors by /dev/null.
+// toNull replaces descriptors by /dev/null, or does nothing if /dev/null cannot be opened.
 func toNull(fds ...int) {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

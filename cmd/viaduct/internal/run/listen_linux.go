@@ -43,7 +43,7 @@ func (p place) dialled() netip.AddrPort {
 	return netip.AddrPortFrom(loopbackOf(family), p.addr.Port())
 }
 
-// network returns the arguments for the transport's listener.
+// network returns the arguments with which the transport listens at the place.
 func (p place) network() (network, host string) {
 	switch {
 	case p.addr.Addr().Is4():

@@ -107,7 +107,7 @@ func askForPair(to, from netip.AddrPort, end int) (netip.AddrPort, error) {
 	return from, errNoPair
 }
 
-// servePairs answers the requests for a place.
+// servePairs answers the requests for pairs at a place, until the service is closed.
 func (s *supervisor) servePairs(svc *service) {
 	for {
 		c, err := svc.meet.AcceptUnix()

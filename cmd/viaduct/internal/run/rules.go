@@ -142,7 +142,7 @@ type listenRule struct {
 	sdpPort uint16 // 0: the system picks one
 }
 
-// parseListen parses PORT[=SDPPORT], or "any".
+// parseListen parses PORT[=SDPPORT], or "any", which is port 0.
 func parseListen(s string) (r listenRule, err error) {
 	if s == "any" {
 		return r, nil

@@ -15,7 +15,7 @@ func IsSupervisor() bool { return false }
 var errSystem = shell.Hint(errors.New("programs can be run over SDP on Linux with amd64 or arm64 only"),
 	"use viaduct proxy")
 
-// Main returns an error.
+// Main returns an error, because programs can be run on Linux only.
 func Main(_ context.Context, _ *shell.Env, o *Options) error {
 	if _, err := parseRules(o); err != nil {
 		return &shell.Exit{Code: ExitRun, Err: shell.Usage(err)}

@@ -36,7 +36,7 @@ func (s *supervisor) openService() (err error) {
 	return err
 }
 
-// say writes a line of a service.
+// say writes a line of --explain for a service.
 func (x *explainer) say(format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -226,7 +226,7 @@ func (s *stops) frontContinued() {
 	}
 }
 
-// isStopped reports whether a process is stopped.
+// isStopped reports whether a process is stopped. The result is false if there is no such process.
 func isStopped(pid int) bool {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	i := bytes.LastIndex(b, []byte(") "))

@@ -126,7 +126,8 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	return fail(0, err)
 }
 
-// findProgram finds a program like a shell does.
+// findProgram finds a program like a shell does. If err is not nil, code is the exit code that a
+// shell would return.
 func findProgram(name string) (path string, code int, err error) {
 	path, err = exec.LookPath(name)
 	switch {
@@ -157,7 +158,7 @@ func startFailed(name string, err error) error {
 	return &shell.Exit{Code: code, Err: shell.Hint(fmt.Errorf("start %s: %w", name, err), hint)}
 }
 
-// open opens everything the supervisor needs.
+// open opens everything that the supervisor needs before the program starts.
 func (s *supervisor) open() error {
 	if s.o.Service != nil {
 		return s.openService()
@@ -193,7 +194,7 @@ func (s *supervisor) open() error {
 	return nil
 }
 
-// openExplain opens the output of --explain.
+// openExplain opens the output of --explain. Without the option, s.explain stays nil.
 func (s *supervisor) openExplain() error {
 	switch s.o.Explain {
 	case "":

@@ -414,7 +414,7 @@ func benchOp(op string, doorbell int) string {
 	return op
 }
 
-// benchLine returns a row of the table.
+// benchLine returns the cells of a result. A value that was not measured is "-".
 func benchLine(row bench.Row) []string {
 	line := []string{benchOp(row.Op, row.Doorbell), strconv.Itoa(row.Size), strconv.Itoa(row.Conns), row.Transport}
 	if row.Error != "" {
@@ -431,7 +431,7 @@ func benchLine(row bench.Row) []string {
 		figure(row.Unit, row.Min), figure(row.Unit, row.Max), ratio, cc, cs)
 }
 
-// figure prints a value of a unit.
+// figure formats a value with its unit.
 func figure(unit string, v float64) string {
 	switch unit {
 	case "us":

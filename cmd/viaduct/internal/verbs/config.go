@@ -321,7 +321,7 @@ func oneOf(v string, of ...string) error {
 	return nil
 }
 
-// addConfig adds the configuration flags to the services.
+// addConfig adds the flags for a configuration file to the verbs that are services.
 func addConfig(root *cobra.Command) {
 	for _, t := range services {
 		f := service(root, t).Flags()

@@ -67,7 +67,7 @@ as proto=sdp, name~read, ddp.msn>=10 or wrong, all of which must hold.`,
 	return c
 }
 
-// parseAs reads PORT=PROTO.
+// parseAs parses the values PORT=PROTO of --as. The result maps ports to protocols.
 func parseAs(list []string) (map[uint16]string, error) {
 	as := make(map[uint16]string)
 	for _, s := range list {

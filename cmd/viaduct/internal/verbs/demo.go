@@ -179,7 +179,7 @@ func demoWays(e *shell.Env, ts []*transport.Transport) (ways []demoPath) {
 	return ways
 }
 
-// demoURL returns the address of the demo's server.
+// demoURL returns the address of the demo's server, on a port that the system chooses.
 func demoURL(scheme string) string {
 	for _, s := range addr.Schemes {
 		if s.Name == scheme && s.HasDisc {

@@ -61,7 +61,7 @@ func documented(c *cobra.Command) []*cobra.Command {
 
 func pageName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// section returns the manual section: 7 for topics.
+// section returns the section of the manual: 1 for commands, 7 for help topics.
 func section(c *cobra.Command) string {
 	if c.Runnable() || c.HasSubCommands() {
 		return "1"

@@ -323,7 +323,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 	return c
 }
 
-// resolveTCP resolves HOST:PORT.
+// resolveTCP resolves HOST:PORT to an address. The port must be a number other than 0.
 func resolveTCP(ctx context.Context, s string) (netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {

@@ -242,7 +242,7 @@ func (f *retryingFiles) Close() {
 	}
 }
 
-// Path returns the path of the current connection.
+// Path returns the path of the current connection. Without a connection, Why says so.
 func (f *retryingFiles) Path() samehost.Path {
 	if f.fc == nil {
 		return samehost.Path{Why: "there is no connection"}

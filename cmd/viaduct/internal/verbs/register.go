@@ -35,7 +35,7 @@ func (f *registerFlags) add(cmd *cobra.Command, conn *connFlags) {
 	cmd.Flags().DurationVar(&f.lease, "lease", defaultLease, "a registration ends `TIME` after this process has died")
 }
 
-// check checks the flags before anything listens.
+// check checks the flags before anything listens. A name that fits no listener is an error.
 func (f *registerFlags) check(us []*addr.URL) error {
 	if err := checkRegister(f.conn.registry, f.register, f.lease); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"viaduct/registry"
 )
 
-// registryCommand lists the records of a registry.
+// registryCommand returns the verb registry, which lists the records of a registry.
 func registryCommand(e *shell.Env) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
@@ -92,7 +92,7 @@ func printAnswer(e *shell.Env, as []registry.Answer) error {
 		Kind        string   `json:"kind"`
 		Name        string   `json:"name"`
 		Value       string   `json:"value"`
-		SecondsLeft *float64 `json:"seconds_left,omitempty"` // nil if the answer does not expire
+		SecondsLeft *float64 `json:"seconds_left,omitempty"` // nil if the record does not expire
 		Stale       bool     `json:"stale"`
 	}
 	rows := []row{}

@@ -332,7 +332,7 @@ func flagError(err error) error {
 	return fmt.Errorf("--%s %q is not %s", v.GetFlag().Name, v.GetValue(), want)
 }
 
-// parse reads an address and finds its transport.
+// parse parses an address and finds its transport.
 func parse(s string) (*addr.URL, *transport.Transport, error) {
 	u, err := addr.Parse(s)
 	if err != nil {
@@ -350,7 +350,8 @@ func noPath(u *addr.URL) error {
 	return nil
 }
 
-// parseAll reads addresses without a file's path and finds their transports.
+// parseAll parses addresses and finds their transports. An address with the path of a file is an
+// error.
 func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err error) {
 	for _, s := range list {
 		u, t, err := parse(s)

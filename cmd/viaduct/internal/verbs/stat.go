@@ -71,7 +71,8 @@ func statFilter(args []string) (statKeep, error) {
 	return k, nil
 }
 
-// pick returns the selected part of a list.
+// pick returns the selected processes, with their selected listeners and connections. A process
+// without any is left out if an address is selected.
 func (k statKeep) pick(ps []status.Process) (out []status.Process) {
 	for _, p := range ps {
 		if k.pid != 0 && p.PID != k.pid {

@@ -43,7 +43,7 @@ type fileClient interface {
 	Mechanisms() (get, put string)
 }
 
-// dialFiles connects to a server.
+// dialFiles connects to a server, and counts the transfers in the metrics.
 func dialFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
 	fc, err := connectFiles(ctx, e, u, t, o)
 	if err != nil {

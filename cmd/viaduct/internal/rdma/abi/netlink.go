@@ -46,7 +46,7 @@ const (
 // A Driver holds the properties of the kernel's driver for a device.
 type Driver struct {
 	ID       uint32 // number of the libibverbs provider, in netlink and in the ioctl header
-	ABI      uint64 // version of its commands
+	ABI      uint64 // version of the driver's commands
 	Node     uint8  // node type, from which libibverbs derives the transport
 	Protocol string // name of the protocol in netlink
 }

@@ -24,7 +24,7 @@ func ackLimit(timeout, retries uint8) (limit time.Duration, forever bool) {
 // A wait describes why the entry at the head of a send queue waits, and since when.
 type wait struct {
 	why   outcome
-	since time.Time // zero if it does not wait
+	since time.Time // zero if the entry does not wait
 	timer uint8     // timer field of the responder
 }
 

@@ -157,7 +157,7 @@ func (e *sendEntry) take(slot []byte) {
 type recvEntry struct {
 	id       uint64
 	elements elementList
-	valid    bool // valid is as in sendEntry
+	valid    bool // false if the entry has more elements than fit into it
 	raw      [recvHeadLen + MaxSGE*sgeLen]byte
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // A link is the connection of a queue pair with one of another supervisor or host. It is the
-// rocecore.Host of pair. pair calls its host with the lock of pair held, which comes before the
-// locks of the sides.
+// rocecore.Host of pair. pair calls its host with the lock of pair held. That lock is taken before
+// the locks of the sides.
 type link struct {
 	qp   *QP
 	pair *roceudp.Pair
@@ -61,7 +61,7 @@ func (q *QP) transport() ib.Transport {
 // mtu returns the payload of a packet in bytes.
 func (a *Attributes) mtu() int { return 128 << min(max(a.MTU, 1), maxMTU) }
 
-// rights returns the rights of the peer.
+// rights returns the rights of the peer in the form of rocecore.
 func (a *Attributes) rights() (r rocecore.Access) {
 	for _, f := range [...]struct {
 		bit uint32
@@ -76,7 +76,7 @@ func (a *Attributes) rights() (r rocecore.Access) {
 	return r
 }
 
-// start makes the link ready to send.
+// start makes the link ready to send, with the attributes a.
 func (l *link) start(a *Attributes) {
 	l.pair.Send(rocecore.SendConfig{PSN: ib.PSN(a.SendPSN), MaxReads: int(a.MaxReads),
 		Timeout: rocecore.AckTimeout(a.Timeout),

@@ -10,7 +10,7 @@ import (
 // A Management is the queue pair 1 of an address, which sends and receives datagrams of connection
 // management. All methods are safe for concurrent use. It is closed with its fabric.
 type Management struct {
-	udLink // udLink has the other methods of a link, which are not needed here
+	udLink // provides the methods of a rocecore.Host that datagrams do not need
 	handle func(from netip.Addr, b []byte)
 	buf    [grhLen + ib.MADLen]byte // guarded by the lock of pair
 }

@@ -18,8 +18,8 @@ type Memory interface {
 	Find(key uint32, addr, n uint64, need uint32) Region
 }
 
-// A Region is a registered piece of a program's memory. addr is the address in the program and for
-// its peers.
+// A Region is a registered piece of a program's memory. addr is the address that the program and
+// its peers use.
 type Region interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
@@ -111,7 +111,7 @@ func move(from, to *pieces) *copyError {
 	return nil
 }
 
-// scatter copies b to the beginning of to.
+// scatter copies b to the beginning of to. It returns nil on success.
 func scatter(b []byte, to *pieces) *copyError {
 	w := cursor{list: to.list}
 	if err := w.each(b, Region.WriteAt); err != nil {
@@ -120,7 +120,7 @@ func scatter(b []byte, to *pieces) *copyError {
 	return nil
 }
 
-// gather fills b with the beginning of from.
+// gather fills b with the beginning of from. It returns nil on success.
 func gather(b []byte, from *pieces) *copyError {
 	r := cursor{list: from.list}
 	if err := r.each(b, Region.ReadAt); err != nil {

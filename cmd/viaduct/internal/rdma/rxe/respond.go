@@ -189,7 +189,7 @@ func (q *QP) write(r *request) verdict {
 	return good
 }
 
-// receive stores a message in the next receive.
+// receive stores a message in the next receive. Without a receive, the verdict is rnr.
 func (q *QP) receive(r *request) verdict {
 	e, to := r.entry, &q.recv.pieces
 	if !q.takeReceive() {

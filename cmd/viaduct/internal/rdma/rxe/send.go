@@ -45,7 +45,7 @@ type outcome uint8
 
 const (
 	done     outcome = iota
-	notReady         // the responder has no receive for it
+	notReady         // the responder has no receive for the request
 	noAnswer         // there is no responder, or it is not ready
 	busy             // the responder is executing another request, for which this one may not wait
 	noRoom           // the socket has no room for more packets
@@ -79,7 +79,8 @@ func (q *QP) Posted() uint64 {
 	return uint64(q.send.ring.waiting())
 }
 
-// Ready reports whether the program may post sends.
+// Ready reports whether the program may post sends. It is true also in the error state, which
+// flushes the sends.
 func (q *QP) Ready() bool { return q.attrs.Load().State >= abi.RTS }
 
 // Doorbell executes the posted entries: short ones before it returns, the others in another

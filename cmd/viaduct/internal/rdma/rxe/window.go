@@ -125,7 +125,7 @@ func (s *Space) NewWindow(m Memory, t WindowType, taken func(key uint32) bool) (
 	return w, nil
 }
 
-// Key returns the current key of the window.
+// Key returns the current key of the window. A binding replaces its lowest byte.
 func (s *Space) Key(w *Window) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +139,7 @@ func (s *Space) HasKey(key uint32) bool {
 	return s.windows[key>>8] != nil
 }
 
-// CloseWindow removes a window.
+// CloseWindow removes a window and ends its binding.
 func (s *Space) CloseWindow(w *Window) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
