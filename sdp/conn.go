@@ -20,13 +20,16 @@ import (
 // use. Writes are atomic with respect to each other, and reads are served in the order of the
 // calls.
 //
-// Read returns io.EOF at the end of the peer's stream. All other errors are *net.OpError. They match
-// net.ErrClosed after a local Close, os.ErrDeadlineExceeded when a deadline has passed, and ErrReset
-// if the peer or the network ended the connection. They match *ProtocolError if the peer broke the
-// protocol, and *iwarp.TerminateError if an error of the layers below ended the connection.
+// Read returns io.EOF at the end of the peer's stream. All other errors are *net.OpError, and match
+//
+//   - net.ErrClosed after a local Close,
+//   - os.ErrDeadlineExceeded when a deadline has passed,
+//   - ErrReset if the peer or the network ended the connection,
+//   - *ProtocolError if the peer broke the protocol,
+//   - *iwarp.TerminateError if an error of the layers below ended the connection.
 type Conn struct { // [D-84] [SDP-4.1-1]
-	// A Conn passes the completions of an iwarp stream to a machine of internal/sdpcore. Its
-	// methods are in files by the part of the connection they use.
+	// A Conn passes the completions of an iwarp stream to a machine of internal/sdpcore. Each file
+	// of this package has the methods for one part of the connection.
 
 	opt    Options
 	layout sdpwire.Layout
@@ -72,7 +75,7 @@ type ends struct {
 	onEnd       []func()      // functions that drained calls before it closes gone
 	linger      time.Duration // set by SetLinger; negative for the default
 	closeWithin time.Duration // time that Close waits by default
-	flushed     chan struct{} // closed when TCP has the DisConn, or will never have it
+	flushed     chan struct{} // closed when TCP has the DisConn, or will never get it
 	gone        chan struct{} // closed when the connection has ended and all its resources are released
 	released    bool
 	closing     bool   // Close will release the stream itself, if the stream has ended in order
@@ -337,8 +340,8 @@ func (c *Conn) CloseRead() error { // [D-49]
 // Close ends both directions, and blocked calls return. Close waits until the peer's TCP has the
 // written bytes, see SetLinger, so that the process may exit afterwards, as after Close of a TCP
 // connection. If the bytes were not delivered, Close returns an error: os.ErrDeadlineExceeded if
-// the time was too short, otherwise the cause of the end. After an AbortConn of the peer it returns
-// ErrReset whatever was delivered. A second Close returns net.ErrClosed.
+// the time was too short, otherwise the cause of the end. After an AbortConn of the peer, Close
+// returns ErrReset whatever was delivered. A second Close returns net.ErrClosed.
 func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	c.mu.Lock()
 	if c.closed {
@@ -452,14 +455,14 @@ func (c *Conn) awaitDelivery(limit time.Duration) error {
 	return err
 }
 
-// napping is the number of Close calls that nap, and maxNapping its limit, because each occupies a
-// thread meanwhile.
+// napping is the number of Close calls that nap. maxNapping limits this number, because each nap
+// occupies a thread.
 var napping atomic.Int32
 
 const maxNapping = 4
 
-// nap sleeps for d, less than a millisecond, which is the shortest time of a timer in an otherwise
-// idle process. It returns false without sleeping if the system has no such sleep, or if too many
+// nap sleeps for d, which is less than the shortest time of a timer in an otherwise idle process, a
+// millisecond. It returns false without sleeping if the system has no such sleep, or if too many
 // calls nap.
 func nap(d time.Duration) bool {
 	defer napping.Add(-1)

@@ -145,7 +145,7 @@ func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address st
 }
 
 // dialTCP makes the TCP connection. Without Options.WrapConn only package sock uses the connection,
-// so it need not be a net.TCPConn.
+// so the connection need not be a net.TCPConn.
 func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *Options) (net.Conn, error) {
 	dial := nd.DialContext
 	if opt.WrapConn == nil {

@@ -9,15 +9,15 @@
 //	client := &http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
 //
 // Bytes are copied through private buffers, or moved between the buffers of the two programs by
-// RDMA Read or RDMA Write. Sizes, modes and [Options] decide which. [Conn.Stats] reports how bytes
-// were moved, and [Conn.Path] how the connection was made.
+// RDMA Read or RDMA Write. Sizes, modes and [Options] decide between the two ways. [Conn.Stats]
+// reports how bytes were moved, and [Conn.Path] how the connection was made.
 //
 // # Buffers
 //
-// Write follows the rules of io.Writer: its slice is free when it returns, whether the bytes were
+// Write follows the rules of io.Writer: the slice is free when Write returns, whether the bytes were
 // copied, handed to TCP, or fetched by the peer. Read advertises its slice to the peer only while
-// it blocks. For transfers that outlive the call, [Conn.StartWrite] and [Conn.StartRead] borrow a
-// slice until [Transfer.Wait].
+// Read blocks. For transfers that outlive the call, [Conn.StartWrite] and [Conn.StartRead] borrow a
+// slice until [Transfer.Wait] returns.
 //
 // # Closing and errors
 //
@@ -27,9 +27,9 @@
 //
 // # Cancellation
 //
-// Deadlines and closing end blocked calls, and the counts that these return are exact. To know the
-// count, the connection first cancels a transfer that the peer is performing, so a call may return
-// one round trip after its deadline.
+// Deadlines and closing end blocked calls, and each call returns an exact count. To know the count,
+// the connection first cancels a transfer that the peer is performing, so a call may return one
+// round trip after its deadline.
 //
 // # Security
 //

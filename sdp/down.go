@@ -45,10 +45,10 @@ func (c *Conn) finish() { c.release(false, nil) }
 // stream. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
 func (c *Conn) abortNow(told bool, err error) { c.release(!told, err) }
 
-// release closes the stream and then releases the resources of the connection. It does so in the
-// background, because the peer may take two seconds, or leaves both to Close if closing is set and
-// reset is not. If reset is true, it resets the stream. err is the reason for the log, or nil. A
-// second call has no effect. [SDP-8.2.1-14] [SDP-8.2.1-24]
+// release closes the stream and then releases the resources of the connection, in the background,
+// because the peer may take two seconds. If closing is set and reset is not, release leaves both
+// steps to Close. If reset is true, release resets the stream. err is the reason for the log, or
+// nil. A second call has no effect. [SDP-8.2.1-14] [SDP-8.2.1-24]
 func (c *Conn) release(reset bool, err error) {
 	if c.released {
 		return

@@ -22,7 +22,7 @@ const (
 	// Time after which a new connection receives arrivals even if no call waits.
 	attendTime   = time.Millisecond
 	bulkSize     = 16 << 10               // least payload, in bytes, of a message that is part of a steady stream
-	patienceTime = 200 * time.Microsecond // time that a write waits before it is copied
+	patienceTime = 200 * time.Microsecond // time that a write waits before its bytes are copied
 	// Time that Close waits for the peer's DisConn after the peer's TCP has acknowledged ours.
 	answerTime = 20 * time.Microsecond
 )
@@ -36,8 +36,8 @@ func (c *Conn) completed() {
 	}
 }
 
-// unlock releases mu after an event. Before that, it handles completions that arrived meanwhile,
-// lends the buffer of a waiting read, and sets the alarm.
+// unlock releases mu after an event. Before releasing it, unlock handles completions that arrived
+// meanwhile, lends the buffer of a waiting read, and sets the alarm.
 func (c *Conn) unlock() {
 	if c.unlockOnly() {
 		c.progress().Poll() // receives bytes that stayed unread for lack of memory
@@ -96,7 +96,7 @@ func (c *Conn) run() bool {
 	}
 	now := c.now()
 	for {
-		// A read takes all bytes that have arrived, not only those of the first message.
+		// A read gets all bytes that have arrived, not only the bytes of the first message.
 		c.m.Expect(len(c.rops) > 0)
 		for i := range c.comps[:n] {
 			c.completion(now, &c.comps[i])

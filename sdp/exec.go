@@ -67,13 +67,13 @@ type sideRecv struct {
 	kept  bool   // whether the machine holds that buffer
 	holds []hold // payload that waits for reads, from index head on
 	head  int
-	local [][]byte // memory of each RDMA Read in progress, oldest first; nil if it reads into the buffer of a call
+	local [][]byte // memory of each RDMA Read in progress, oldest first; nil for a Read into the buffer of a call
 }
 
 // A hold is payload that waits for a read.
 type hold struct {
 	b     []byte
-	index int // index of its Private Buffer, or -1
+	index int // index of the Private Buffer that contains b, or -1 if none does
 }
 
 // exec performs the actions of an event, all of them by iWARP. [SDP-8.1.1-1] [SDP-8.1.1-32] mu must
@@ -205,8 +205,8 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		wr.Inline = true
 	} else {
 		s.lent = s.posted
-		// A call may wait for this memory. The completion of the next Send suffices, if the next
-		// action is Data by reference too.
+		// A call may wait until this memory is free. The completion of the next Send suffices, if
+		// the next action is Data by reference too.
 		next := i + 1 + a.Parts
 		wr.Unsignaled = next < len(acts) && acts[next].Op == sdpcore.OpSend && acts[next].N > iwarp.MaxInline
 	}
@@ -259,7 +259,8 @@ func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 	return n
 }
 
-// post posts a request to the stream, or keeps it while the stream's queue is full.
+// post posts a request to the stream, or appends it to the backlog while the stream's queue is
+// full.
 func (c *Conn) post(wr *iwarp.SendWR) {
 	s := &c.send
 	s.rang = true
@@ -288,8 +289,8 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 	s.backlog = append(s.backlog, b)
 }
 
-// catchUp posts the requests that waited for room, until the queue is full again. Once none waits,
-// it continues a reconnect that waited for them.
+// catchUp posts the requests of the backlog, until the queue is full again. Once the backlog is
+// empty, it continues a pending reconnect.
 func (c *Conn) catchUp() {
 	s := &c.send
 	for len(s.backlog) > 0 {
@@ -308,8 +309,8 @@ func (c *Conn) catchUp() {
 }
 
 // advertise registers the bytes a SrcAvail or SinkAvail offers to the peer, for this connection
-// only. [D-80] It returns false if that fails, and exec then aborts the connection. Reads and
-// Writes by the peer are enabled on every connection. [SDP-14.1-1]
+// only. [D-80] If the registration fails, advertise returns false, and exec then aborts the
+// connection. Reads and Writes by the peer are enabled on every connection. [SDP-14.1-1]
 func (c *Conn) advertise(a *sdpcore.Action) bool {
 	var b []byte
 	access := iwarp.RemoteRead

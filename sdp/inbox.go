@@ -29,7 +29,7 @@ type inbox struct {
 	// These fields describe the lent buffer of a waiting read.
 	lent    bool   // a buffer is lent, even if all of it has been used
 	into    []byte // unused rest of the lent buffer
-	closed  bool   // a payload went to a Private Buffer, so later payload must go there too, to keep its order
+	closed  bool   // a payload went to a Private Buffer, and later payload must follow it there
 	longest int    // longest payload placed in the lent buffer, in bytes; 0 after lend
 	usual   int    // payload of the last message in the buffer, for the next prediction
 	open    int    // length of the current message, if its payload goes to the lent buffer; otherwise 0
@@ -150,8 +150,8 @@ func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
 	return left, left && !none
 }
 
-// lends reports whether payload is in the buffer of a read, or may go there. It ends the loan for
-// later messages.
+// lends reports whether payload is in the buffer of a read, or may go there. It also ends the loan,
+// so that no later message goes there.
 func (in *inbox) lends() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -192,7 +192,7 @@ const overhead = 256
 func (in *inbox) whole() bool { return in.wary && in.longest >= bulkSize }
 
 // Guess implements iwarp.RecvSource. It predicts Data messages of the same length as the last one,
-// if that length is at least bulkSize and the lent buffer has room for one.
+// if that length is at least bulkSize and the lent buffer has room for one more.
 func (in *inbox) Guess() iwarp.RecvGuess {
 	in.mu.Lock()
 	defer in.mu.Unlock()

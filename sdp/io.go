@@ -158,8 +158,9 @@ func (c *Conn) straight(p []byte) bool {
 	return true
 }
 
-// join appends p to the newest write, if the connection has copied the bytes of that write and they
-// wait to be sent. Otherwise, or if the copy would become too long, it returns false. [D-78]
+// join appends p to the newest write, if the connection has copied the bytes of that write and
+// these bytes still wait to be sent. Otherwise, or if the copy would become too long, join returns
+// false. [D-78]
 func (c *Conn) join(p []byte) bool {
 	k := len(c.wops)
 	if k == 0 {
@@ -198,7 +199,7 @@ func (c *Conn) write(p []byte, urgent bool) (int, error) {
 }
 
 // mayLeave reports whether the call of a write can return because its bytes were copied. It copies
-// them if there is room. [SDP-9.5.6-2]
+// the bytes if the send buffer has room for them. [SDP-9.5.6-2]
 func (c *Conn) mayLeave(o *op) bool {
 	if !o.own {
 		off, ok := c.m.Detachable(o.id)

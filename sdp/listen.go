@@ -64,8 +64,8 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// Listen accepts SDP connections at address, host:port, where port 0 selects a free one. opt may be
-// nil.
+// Listen accepts SDP connections at address, host:port, where port 0 selects a free port. opt may
+// be nil.
 func Listen(address string, opt *Options) (*Listener, error) {
 	lc := ListenConfig{}
 	if opt != nil {
@@ -141,7 +141,8 @@ func (l *Listener) Regions() int { return l.dev.Regions() }
 // a *TCPConn. After Close the error matches net.ErrClosed.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(context.Background()) }
 
-// AcceptConn waits for the next *Conn, until ctx ends. It closes each *TCPConn that arrives before.
+// AcceptConn waits for the next *Conn, until ctx ends. It closes each *TCPConn that arrives
+// earlier.
 func (l *Listener) AcceptConn(ctx context.Context) (*Conn, error) {
 	for {
 		nc, err := l.accept(ctx)

@@ -199,7 +199,7 @@ func (c *Conn) comeBack(port uint16) error {
 	}
 	to := netip.AddrPortFrom(remote.Addr(), port)
 	local := c.path.Local.(*net.TCPAddr)
-	// From the same address and port if possible, because the new holder may check them.
+	// Connect from the same address and port if possible, because the new holder may check both.
 	// [SDP-13.1.1-2] [D-51]
 	nd := net.Dialer{LocalAddr: &net.TCPAddr{IP: local.IP, Port: local.Port, Zone: local.Zone}, Control: reuse}
 	nc, err := nd.DialContext(ctx, "tcp", to.String())
@@ -275,11 +275,11 @@ type Expectation struct {
 
 // Expect prepares the listener for a suspended connection between the given addresses. Call it
 // before the old holder suspends the connection. The first suitable connection from the remote
-// address is taken for the peer; until then, unsuitable ones from there are refused. A connection
-// is suitable if it presents the token, or none if token is nil. If strict is true, it must also
-// come from the old source port. A token protects against another program on the peer's host, for
-// example a program of another user. Expect returns an error if the listener is closed, or expects
-// another connection between the same addresses.
+// address is taken for the peer; until then, unsuitable connections from this address are refused.
+// A connection is suitable if it presents the token, or no token if token is nil. If strict is
+// true, a suitable connection also comes from the old source port. A token protects against another
+// program on the peer's host, for example a program of another user. Expect returns an error if the
+// listener is closed, or expects another connection between the same addresses.
 func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) { // [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
 	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token,
 		ready: make(chan struct{}), got: make(chan *arrival, 1)}
@@ -349,9 +349,10 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 	return c, nil
 }
 
-// expected returns the move that a Hello belongs to, or nil if the connection is new, and the
-// reason to refuse it if it is wrong. The HelloAck waits until the state is set, because its buffer
-// size comes from the state. [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15]
+// expected returns the move that a Hello belongs to, or nil if the connection is new. If the
+// connection must be refused, the reason is not ReasonUnknown. The HelloAck waits until the state
+// is set, because its buffer size comes from the state. [SDP-13.1.1-13] [SDP-13.1.1-14]
+// [SDP-13.1.1-15]
 func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	local, _ := netip.ParseAddrPort(path.Local.String())
 	remote, _ := netip.ParseAddrPort(path.Remote.String())

@@ -83,7 +83,7 @@ type Options struct {
 	// result.
 	SameHost samehost.Policy
 	// SameHostDir is a directory where the two processes find each other if they have separate
-	// network namespaces, as containers have. Both need to set it. See package samehost.
+	// network namespaces, as containers have. Both processes must set it. See package samehost.
 	SameHostDir string
 	// Congestion names the congestion control of the sockets; "" keeps the system's default.
 	Congestion string

@@ -61,7 +61,7 @@ func (c *Conn) Stats() Stats {
 }
 
 // A TCPConn is a plain TCP connection that reports why SDP was not used. A Dialer with
-// ResolvePrefer and a listener with Plain return it.
+// ResolvePrefer, and a listener with Plain, may return a TCPConn.
 type TCPConn struct {
 	*net.TCPConn
 	path Path

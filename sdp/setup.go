@@ -31,7 +31,7 @@ type setup struct {
 	pooled    bool // see attend.Go
 }
 
-// newSetup makes the objects a stream needs. dev may be nil for a new one.
+// newSetup makes the objects a stream needs. If dev is nil, it makes a device too.
 func newSetup(opt Options, dev *iwarp.Device) (*setup, error) {
 	if dev == nil {
 		dev = newDevice(&opt)
@@ -120,8 +120,8 @@ func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.
 }
 
 // connect makes a connection on a TCP connection as Connecting Peer: one stream of its own, with
-// its own Private Buffers, in the order of the draft. [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2] It
-// closes the TCP connection after an error.
+// its own Private Buffers, in the order of the draft. After an error connect closes the TCP
+// connection. [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layout, raw bool, token []byte) (*setup, sdpcore.Params, error) {
 	ctx, cancel := context.WithTimeout(ctx, opt.SetupTimeout) // [D-17]
 	defer cancel()
@@ -206,8 +206,8 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout sdpwire.Layout) (p sdp
 	return s.params(sdpcore.Connecting, int(a.Bufs), int(a.ActRcvSz), int(a.MaxAdverts), ord), nil
 }
 
-// settleORD lowers our ORD to the number of Reads the peer serves, and returns it. IRD does not
-// change, which is allowed. [SDP-8.1.1-20] [SDP-8.1.1-28] [D-04]
+// settleORD lowers our ORD to the number of Reads the peer serves, and returns the new ORD. IRD
+// does not change, which is allowed. [SDP-8.1.1-20] [SDP-8.1.1-28] [D-04]
 func (s *setup) settleORD(peerIRD int) int {
 	ord := max(1, min(s.opt.ReadDepth, peerIRD, max(1, s.qp.ORD())))
 	_ = s.qp.SetORD(ord)
@@ -283,8 +283,8 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		return fail(nil, err)
 	}
 	cfg := s.config(nc)
-	// One time limit for all bytes before the peer is known: the Hello, and the MPA Request that
-	// contains or follows it. [D-17]
+	// One time limit holds for all bytes before the peer is known: the Hello, and the MPA Request
+	// that contains or follows it. [D-17]
 	late := time.Now().Add(opt.SetupTimeout)
 	first, err := sniff(ctx, nc, sniffLen, isPlain, late)
 	if err != nil {
