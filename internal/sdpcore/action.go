@@ -35,9 +35,9 @@ const (
 	// OpRevoke: the advertisement Adv has ended. Invalidate its STag before any later action,
 	// unless Remote is set. [D-41]
 	OpRevoke
-	// OpWriteDone: write ID has ended with N bytes sent. Its memory is free once the Sends and RDMA
-	// Writes before this action are complete. Err is nil, ErrCancelled, or the reason for the end
-	// of the connection.
+	// OpWriteDone: write ID has ended with N bytes sent. The memory of the write is free once the
+	// Sends and RDMA Writes before this action are complete. Err is nil, ErrCancelled, or the
+	// reason for the end of the connection.
 	OpWriteDone
 	// OpDetach: write ID was cancelled, but the bytes from Off must still be sent to the peer. Copy
 	// them, let the caller return with the full count, and use the copy. [D-32]
@@ -68,9 +68,9 @@ const (
 	// OpFinish: both directions are closed. Close the LLP gracefully after all earlier messages
 	// were sent. [D-49]
 	OpFinish
-	// OpAbort: end the LLP. If Local is set, an AbortConn precedes, which the peer must receive:
-	// close the LLP in order after it was sent. Otherwise reset the LLP at once. Err is the reason.
-	// Only OpRevoke, OpWriteDone and OpReadDone follow.
+	// OpAbort: end the LLP. If Local is set, an AbortConn precedes this action and must reach the
+	// peer: close the LLP in order after the AbortConn was sent. Otherwise reset the LLP at once.
+	// Err is the reason. Only OpRevoke, OpWriteDone and OpReadDone follow.
 	OpAbort
 )
 

@@ -101,8 +101,8 @@ func (m *Machine) endDisConn(*inbound) {
 }
 
 // abort ends the connection from this end because of err. If DisConn was sent, an AbortConn revokes
-// it [SDP-8.2.2-1]. The AbortConn may use any credit, even the last one, because no later message
-// needs it [D-48]. Without a DisConn no more messages are sent [SDP-8.2.2-2] [SDP-6.2.4-2].
+// the DisConn [SDP-8.2.2-1]. The AbortConn may use any credit, even the last one, because no later
+// message needs it [D-48]. Without a DisConn no more messages are sent [SDP-8.2.2-2] [SDP-6.2.4-2].
 func (m *Machine) abort(err error) {
 	if m.life == lifeDead {
 		return

@@ -66,11 +66,11 @@ type Params struct {
 	ORD            int // RDMA Reads that may be outstanding, as both Hellos agreed
 
 	SendPolicy Policy // policy for the direction in which this end is Data Source
-	RecvPolicy Policy // policy for the other direction
+	RecvPolicy Policy // policy for the direction in which this end is Data Sink
 
 	SendThreshold int // writes longer than this many bytes use zero copy; Infinite for never [D-39]
-	// Reads longer than RecvThreshold bytes accept zero copy. It is raised to RecvSize. [SDP-9-1]
-	// [SDP-10-6]
+	// Reads longer than RecvThreshold bytes accept zero copy. RecvThreshold is raised to RecvSize.
+	// [SDP-9-1] [SDP-10-6]
 	RecvThreshold int
 	NoRead        bool // never issue an RDMA Read: answer every SrcAvail with SendSm [SDP-9-5]
 	NoSinkAvail   bool // never send a SinkAvail
@@ -182,10 +182,9 @@ type Machine struct {
 	stats Stats
 }
 
-// New returns a machine for a connection whose Hello and HelloAck have been
-// exchanged. [SDP-6.2-1] Both halves begin in Combined Mode. [SDP-8.1.1-23] [SDP-8.1.1-30]
-// [SDP-12-11] It panics if p breaks a limit of the protocol; check the peer's
-// values before.
+// New returns a machine for a connection whose Hello and HelloAck have been exchanged. [SDP-6.2-1]
+// Both halves begin in Combined Mode. [SDP-8.1.1-23] [SDP-8.1.1-30] [SDP-12-11] New panics if p
+// breaks a limit of the protocol, so check the peer's values first.
 func New(p Params) *Machine {
 	m := &Machine{}
 	m.start(p)

@@ -72,8 +72,8 @@ func (c *credits) unacked() int { return int(c.next.sub(c.acked)) }
 func (c *credits) received(bufs int, ack serial) bool {
 	upTo := ack + 1
 	if !c.ackSure && ack == 0 {
-		// Zero may mean "message 0" or "none". If Bufs is lower than it ever was while no message
-		// had been sent, it means message 0. [D-08]
+		// Zero may mean "message 0" or "none". It means message 0 if Bufs is lower than in every
+		// message received while no message had been sent. [D-08]
 		upTo = c.acked
 		if c.next != c.first && bufs < c.idleBufs {
 			upTo = max(upTo, c.first+1)

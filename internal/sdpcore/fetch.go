@@ -178,7 +178,7 @@ func (m *Machine) rdCompl() {
 	act.Msg.Size = uint32(a.done - a.reported)
 	s.adverts.at(0).reported = a.done
 	if a.done == a.size {
-		// The last RdmaRdCompl invalidates the STag [SDP-9.2-20]; others use Send with SE.
+		// The last RdmaRdCompl invalidates the STag [SDP-9.2-20]; earlier ones use Send with SE.
 		// [SDP-9.2-21]
 		if !m.p.NoInvalidate {
 			act.Invalidate, act.STag = true, a.stag

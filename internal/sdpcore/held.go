@@ -101,9 +101,9 @@ func (m *Machine) dropHeld() {
 	}
 }
 
-// compact copies the newest payload to free its Private Buffer. It does so when buffers run low and
-// the payload fills less than half of one, because a buffer with a single byte must not cost the
-// peer a whole credit. [SDP-9.5.6-1] [D-79]
+// compact copies the newest payload to free its Private Buffer, if buffers run low and the payload
+// fills at most half of its buffer. A buffer with a single byte must not cost the peer a whole
+// credit. [SDP-9.5.6-1] [D-79]
 func (m *Machine) compact() {
 	s := &m.snk
 	// If more than half of the buffers are free, nothing is copied. Otherwise payload is held,
@@ -120,8 +120,8 @@ func (m *Machine) compact() {
 	h.private = false
 	s.compacted += h.n
 	m.cr.free++
-	// Merge the copy with the preceding run. There is one: without the newest buffer, at least one
-	// of three is still full.
+	// Merge the copy with the preceding run. There is one, because at least two Private Buffers are
+	// full here, even with the smallest pool of three.
 	if before := s.holds.at(s.holds.len() - 2); !before.private {
 		before.n += h.n
 		s.holds.remove(s.holds.len() - 1)

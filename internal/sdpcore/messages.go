@@ -3,8 +3,8 @@ package sdpcore
 import "viaduct/internal/wire/sdpwire"
 
 // A messageType has the functions for messages of one type, which run after the common header was
-// handled. A message arrives completely, so no function handles partial ones; violation handles the
-// errors of all types.
+// handled. A message arrives completely, so no function handles partial messages; violation handles
+// the errors of all types.
 type messageType struct {
 	// begin checks a message before it has any effect. It returns false after a violation, and for
 	// a void message. nil means that the message is always allowed.

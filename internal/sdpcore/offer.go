@@ -14,7 +14,8 @@ func (m *Machine) mayOffer() int {
 	case s.held > 0 || s.expected > 0 || s.adverts.len() > 0: // [SDP-11.3-14]; [D-34] no SinkAvail overtakes a SendSm
 		return -1
 	case s.cancelWant || s.cancelOpen:
-		// [SDP-9.5.5-10] Without these flags, a cancelled read waits only for RDMA Reads into it.
+		// While a SinkAvailCancel is due or open, no read is advertised. Without a SinkAvail, a
+		// cancelled read waits only for RDMA Reads into it. [SDP-9.5.5-10]
 		return -1
 	case m.rsz.ackOwed: // the buffer size is about to change [SDP-10.6-15]
 		return -1
@@ -59,8 +60,9 @@ func (m *Machine) sinkAvail(i int, transact bool) {
 	}
 }
 
-// endOffer ends SinkAvail i, so that the peer can no longer write to its memory. It returns the
-// read, which keeps its position. remote means that the peer has invalidated the STag. [SDP-9.3-14]
+// endOffer ends SinkAvail i, so that the peer can no longer write to the memory of the read. It
+// returns the read, which keeps its position in the queue. remote means that the peer has
+// invalidated the STag. [SDP-9.3-14]
 func (m *Machine) endOffer(i int, remote bool) *read {
 	s := &m.snk
 	o := s.offers.remove(i)
@@ -137,8 +139,8 @@ func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	m.noteHint(msg.Flags) // [SDP-6.1.2-13]
 }
 
-// endSinkCancelAck ends all SinkAvails that are still open, because the peer has dropped them. It
-// ignores a SinkCancelAck without a cancel, or for an earlier one. [D-34]
+// endSinkCancelAck ends all SinkAvails that are still open, because the peer has dropped them. A
+// SinkCancelAck without a cancel, or for an earlier cancel, is ignored. [D-34]
 func (m *Machine) endSinkCancelAck(msg *inbound) {
 	if s := &m.snk; s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) {
 		m.voidOffers()

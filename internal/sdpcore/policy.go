@@ -87,7 +87,7 @@ func (m *Machine) noteHint(f sdpwire.Flags) {
 	}
 }
 
-// noteSendSm counts a SendSm that forced Bcopy. Every third one in a row doubles the threshold,
+// noteSendSm counts a SendSm that forced Bcopy. Every third SendSm in a row doubles the threshold,
 // unless the policy is pinned. [D-39]
 func (m *Machine) noteSendSm() {
 	p := &m.src.pol

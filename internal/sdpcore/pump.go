@@ -32,8 +32,8 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 		panic("sdpcore: no credit for " + mid.String())
 	}
 	if m.src.urgents > 0 {
-		// Each urgent byte is announced once [SDP-9.5.3-4], at the latest in its message.
-		// [SDP-9.5.3-5]
+		// Each urgent byte is announced once [SDP-9.5.3-4], at the latest in the message that
+		// carries it. [SDP-9.5.3-5]
 		if w := m.announceable(); w != nil {
 			// The flag is in the next message of any type. [SDP-6.1.2-7] [SDP-9.5.3-2]
 			flags |= sdpwire.OOBPend
@@ -198,10 +198,9 @@ func (m *Machine) stepControl() bool {
 		s.cancelWant, s.cancelOpen, s.cancelSeq, s.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSrcCancels++
 	case k.cancelWant && k.offers.len() > 0 && !k.cancelOpen && !s.cancelOpen:
-		// One cancel at a time. [SDP-9.5.5-10] [D-34]
-		// Do not cancel while a SrcAvailCancel is open, because the peer then holds MSeqAck.
-		// Without MSeqAck the SinkCancelAck of this cancel could not be distinguished from an
-		// earlier one.
+		// Only one SinkAvailCancel may be open at a time. [SDP-9.5.5-10] [D-34] None is sent while
+		// a SrcAvailCancel is open, because the peer then holds MSeqAck, and the SinkCancelAck of
+		// this cancel could not be distinguished from that for an earlier cancel.
 		m.send(sdpwire.SinkAvailCancel, 0)
 		k.cancelWant, k.cancelOpen, k.cancelSeq, k.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSinkCancels++
@@ -214,7 +213,7 @@ func (m *Machine) stepControl() bool {
 	return true
 }
 
-// stepPayload moves bytes of the outgoing stream, or advertises a read for the incoming one. If
+// stepPayload moves bytes of the outgoing stream, or advertises a read for the incoming stream. If
 // there was credit, stepAnswers has already reported a partly written SinkAvail.
 func (m *Machine) stepPayload() bool {
 	s := &m.src
@@ -365,10 +364,10 @@ func (m *Machine) nudge() bool {
 }
 
 // inDoubt reports whether payload is stuck because the peer did not answer the empty Data after
-// message 0. A peer of three buffers that follows the printed formula literally does that: for such
-// a peer, its MSeqAck of 0 from set-up has acknowledged message 0. The peer counts two credits
-// where we count one, and need not send more before its count is one. The peer then gets another
-// empty Data, as its count allows. [D-08]
+// message 0. A peer with three buffers that follows the printed formula literally does not answer:
+// for such a peer, its MSeqAck of 0 from set-up has acknowledged message 0. It counts two credits
+// where we count one, and need not send more before its count is one. It then gets another empty
+// Data, as its count allows. [D-08]
 func (m *Machine) inDoubt() bool {
 	c := &m.cr
 	return c.nudged && !c.ackSure && c.unacked() == 2 && c.credit() == 1 && m.waiting()

@@ -23,8 +23,8 @@ func (m *Machine) Read(now time.Duration, id uint64, n int, all bool, out []Acti
 	return m.end()
 }
 
-// CancelRead cancels read id. The read ends by OpReadDone with the exact count. That happens at
-// once, or after RDMA into it has ended because an RDMA Read completed or the peer answered the
+// CancelRead cancels read id. The read ends by OpReadDone with the exact count. It ends at once, or
+// after RDMA into it has ended because an RDMA Read completed or the peer answered the
 // SinkAvailCancel. [SDP-9.5.5-1]
 func (m *Machine) CancelRead(now time.Duration, id uint64, out []Action) []Action {
 	m.begin(now, out)

@@ -6,7 +6,7 @@ import (
 
 // Receive handles the next message of the peer. msg is the result of Parse, and inv the STag the
 // Send invalidated if invalidated is set. Messages must be passed in iWARP's order of delivery. A
-// dead or suspended machine ignores them. [SDP-10.1-2]
+// dead or suspended machine ignores all messages. [SDP-10.1-2]
 func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidated bool, out []Action) []Action {
 	m.begin(now, out)
 	if m.life == lifeDead || m.life == lifeSuspended {

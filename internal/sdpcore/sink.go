@@ -24,8 +24,8 @@ type held struct {
 	private bool // whether the payload is in a Private Buffer
 }
 
-// An inAdv is a SrcAvail of the peer that is Unprocessed, or In-Process once asked is not zero. It
-// is Processed, and removed, when its last message is sent. [SDP-5-1]
+// An inAdv is a SrcAvail of the peer that is Unprocessed, or In-Process once asked is not zero.
+// When the last message that answers it is sent, it is Processed, and removed. [SDP-5-1]
 type inAdv struct {
 	key      uint64
 	stag     uint32

@@ -99,7 +99,7 @@ func (s *source) zcopy(w *write) bool {
 	return s.mode != sdpwire.Buffered && !w.bcopy && !w.urgent && w.n-w.off > max(s.threshold, 1)
 }
 
-// Write queues write id of n bytes, at least one. If urgent is set, its last byte is urgent data.
+// Write queues write id of n bytes, at least one. If urgent is set, the last byte is urgent data.
 // [SDP-9.5.3-1] id must not be in use. After CloseWrite, or on a dead connection, the write ends at
 // once with an error. [SDP-8.2.1-2] [SDP-8.2.1-20]
 func (m *Machine) Write(now time.Duration, id uint64, n int, urgent bool, out []Action) []Action {
@@ -169,8 +169,8 @@ func (m *Machine) KeepByCopy(id uint64) {
 	}
 }
 
-// CancelWrite cancels write id. The write ends by OpWriteDone with the exact count. That happens at
-// once if no byte of it is advertised, otherwise after the peer has answered the SrcAvailCancel.
+// CancelWrite cancels write id. The write ends by OpWriteDone with the exact count. It ends at once
+// if none of its bytes is advertised, otherwise after the peer has answered the SrcAvailCancel.
 // [SDP-9.5.4-1] [D-32] If the rest must still be sent to the peer, the machine returns OpDetach
 // instead.
 func (m *Machine) CancelWrite(now time.Duration, id uint64, out []Action) []Action {
@@ -285,8 +285,8 @@ func piece(n, limit int) int {
 
 // payload adds up to limit bytes of the writes at to end-1 to the message of the action at index a,
 // counts them as sent, and returns their number. It stops after an urgent byte, which must be the
-// last one [SDP-6.1.2-4], and before a write for zero copy. Every message with payload may make one
-// SinkAvail stale. [SDP-9.5.1-8]
+// last byte of the message [SDP-6.1.2-4], and before a write for zero copy. Every message with
+// payload may make one SinkAvail stale. [SDP-9.5.1-8]
 func (m *Machine) payload(a, at, end, limit int) (total int) {
 	s := &m.src
 	parts := 0
@@ -383,9 +383,9 @@ func (m *Machine) Bind(adv uint64, stag uint32) {
 	}
 }
 
-// rdmaWrite writes bytes of one write into the oldest SinkAvail of the peer, after the bytes it
-// already contains. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] It also fills the buffer of a Transaction, if
-// that is suitable. [SDP-9.4-3] [SDP-9.4-4] [SDP-9.4-5] [SDP-9.3-1] [SDP-9.3-5] [SDP-11.3-11]
+// rdmaWrite writes bytes of one write into the oldest SinkAvail of the peer, after the bytes that
+// the SinkAvail already contains. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] The SinkAvail of a Transaction is
+// filled in the same way. [SDP-9.4-3] [SDP-9.4-4] [SDP-9.4-5] [SDP-9.3-1] [SDP-9.3-5] [SDP-11.3-11]
 func (m *Machine) rdmaWrite() {
 	s := &m.src
 	k, w := s.avail.at(0), s.writes.at(s.covered())
@@ -472,8 +472,8 @@ func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	}
 	m.stats.SentBytesRead += uint64(n)
 	a.left -= n
-	// After the final RdmaRdCompl the peer does not read the bytes. [SDP-9.2-19] After any other,
-	// another answer must follow. [SDP-9.2-18]
+	// After the final RdmaRdCompl the peer does not read the bytes any more. [SDP-9.2-19] After any
+	// other RdmaRdCompl, another answer must follow. [SDP-9.2-18]
 	if final {
 		key := s.advs.at(0).key
 		i := s.nforced
@@ -501,8 +501,8 @@ func (m *Machine) beginSendSm(msg *inbound) bool {
 	return true
 }
 
-// endSendSm forces the rest of the oldest open SrcAvail to Data, as the peer wants it [SDP-9.2-24]
-// [SDP-9.5.2.1-5]. If the message answers a cancel, it ends all SrcAvails instead.
+// endSendSm forces the rest of the oldest open SrcAvail to Data, as the peer wants [SDP-9.2-24]
+// [SDP-9.5.2.1-5]. If the SendSm answers a cancel, it ends all SrcAvails instead.
 func (m *Machine) endSendSm(msg *inbound) {
 	s := &m.src
 	if s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) { // [SDP-9.5.4-11]

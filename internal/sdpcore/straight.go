@@ -4,9 +4,9 @@ import "viaduct/internal/wire/sdpwire"
 
 // Straight is a fast Write of n bytes for the most frequent case: no other bytes are queued, there
 // is credit, and len(msgs) Data messages can carry all bytes. It stores these messages in msgs and
-// returns their number. The driver must send them with the bytes as payload, and then the write has
-// ended. In any other case Straight returns 0, and the driver calls Write. It has the same effect
-// as Write, without a queue and a list of actions. [SDP-9.1-1]
+// returns their number. The driver must send the messages with the bytes as payload, and then the
+// write has ended. In any other case Straight returns 0, and the driver calls Write. Straight has
+// the same effect as Write, without a queue and a list of actions. [SDP-9.1-1]
 func (m *Machine) Straight(now Time, n int, msgs []sdpwire.Message) int {
 	s, k := &m.src, &m.snk
 	if m.life != lifeOpen || s.closing || n <= 0 ||
@@ -19,8 +19,8 @@ func (m *Machine) Straight(now Time, n int, msgs []sdpwire.Message) int {
 		size := piece(n, limit)
 		count = 1 + (n-limit+size-1)/size // the last may be longer
 	}
-	// Each message needs three credits. With that many, no other message waits for credit, because
-	// each was sent as soon as possible.
+	// Each message needs three credits. With so much credit, no other message waits, because each
+	// was sent as soon as possible.
 	if count > len(msgs) || m.cr.credit() < count+2 {
 		return 0
 	}

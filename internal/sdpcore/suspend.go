@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// suspend is the state of a suspension. [SDP 13.1.1] Starting one is optional; this package
-// supports it. [SDP-13.1-2] [SDP-13.1-3]
+// suspend is the state of a suspension. [SDP 13.1.1] An implementation need not be able to start
+// one; this package can. [SDP-13.1-2] [SDP-13.1-3]
 type suspend struct {
 	local    bool             // requested by this end
 	remote   bool             // requested by the peer, and not answered
@@ -35,8 +35,8 @@ func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error)
 }
 
 // beginSuspend begins to finish In-Process transfers. It drops a SrcAvailCancel without an answer,
-// because the suspension cancels everything, and holding MSeqAck for it would deny the peer the
-// credit it needs to answer.
+// because the suspension cancels all SrcAvails. Holding MSeqAck for that cancel would deny the peer
+// the credit for its SuspCommAck.
 func (m *Machine) beginSuspend() {
 	m.life, m.sus.at = lifeSuspending, m.now
 	m.cr.hold = false
@@ -94,8 +94,8 @@ func (m *Machine) endSuspComm(msg *inbound) {
 	m.beginSuspend()
 }
 
-// tooOften reports whether the peer has suspended more often within a minute than allowed. It
-// counts this suspension if not. [D-55]
+// tooOften reports whether the peer has suspended more often within a minute than allowed. If not,
+// it counts this suspension. [D-55]
 func (m *Machine) tooOften() bool {
 	u := &m.sus
 	if m.p.Timers.SuspendLimit < 0 {
@@ -129,9 +129,10 @@ func (m *Machine) endSuspCommAck(*inbound) {
 // Suspended reports whether the machine waits for Resume.
 func (m *Machine) Suspended() bool { return m.life == lifeSuspended }
 
-// Resume continues a suspended connection over a new one, which is set up by Hello and HelloAck as
-// usual. Numbers, credits and counters restart, both modes are Combined, and undelivered bytes are
-// sent again. It panics if the connection is not suspended. [SDP-13.1.1-10] [SDP-13.1.1-17] [D-52]
+// Resume continues a suspended connection over a new LLP connection, which is set up by Hello and
+// HelloAck as usual. Numbers, credits and counters restart, both modes are Combined, and
+// undelivered bytes are sent again. Resume panics if the connection is not suspended.
+// [SDP-13.1.1-10] [SDP-13.1.1-17] [D-52]
 func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	if m.life != lifeSuspended {
 		panic("sdpcore: Resume of a connection that is " + m.life.String())

@@ -68,7 +68,7 @@ func (m *Machine) soonest() (at Time, ok bool) {
 }
 
 // untimed reports whether no timer is running: nothing is advertised, nothing waits for credit, and
-// no mode is about to change. This avoids checking each timer after nearly every event.
+// no mode is about to change. The quick check saves checking each timer after nearly every event.
 func (m *Machine) untimed() bool {
 	s, k := &m.src, &m.snk
 	return m.life == lifeOpen && s.advs.len() == 0 && k.adverts.len() == 0 &&
@@ -76,7 +76,7 @@ func (m *Machine) untimed() bool {
 		m.p.SendPolicy != PinBuffered
 }
 
-// Tick handles expired timers. Calling it early or late does no harm.
+// Tick handles expired timers. Early and late calls do no harm.
 func (m *Machine) Tick(now Time, out []Action) []Action {
 	m.begin(now, out)
 	s, k, t := &m.src, &m.snk, &m.p.Timers
