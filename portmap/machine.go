@@ -26,7 +26,7 @@ const (
 	// defaultLifetime [D-62].
 )
 
-// Stats has the counters of a server. Each rises once per datagram unless its comment says
+// Stats has the counters of a server. Each counter rises once per datagram unless its comment says
 // otherwise.
 type Stats struct {
 	Received    uint64 // datagrams that reached the machine
@@ -165,8 +165,8 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	}
 
 	if old != nil {
-		// A newer request of this four-tuple replaces the older one, whose port is closed. It is
-		// treated as a first request. [SDP-7.5.2-8] [D-67]
+		// A newer request of this four-tuple replaces the older one, whose port is closed. The
+		// newer request is treated as a first request. [SDP-7.5.2-8] [D-67]
 		if old.handle != msg.AssocHandle {
 			m.stats.Replaced++
 		}

@@ -62,7 +62,7 @@ func replyFrom(oob []byte) []byte {
 }
 
 // destination returns the address to which a datagram with this control message was sent, or the
-// zero Addr if oob does not name one.
+// zero Addr if oob names no address.
 func destination(oob []byte) netip.Addr {
 	msgs, _ := unix.ParseSocketControlMessage(oob)
 	for _, m := range msgs {

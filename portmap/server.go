@@ -25,7 +25,7 @@ type ServerConfig struct {
 
 	Logger *slog.Logger // nil disables logging
 
-	// Tap, if set, is called for every datagram that is received or, with out, sent. It must not
+	// Tap, if set, is called for every datagram that is received or, with out, sent. Tap must not
 	// keep b.
 	Tap func(out bool, src, dst netip.AddrPort, b []byte)
 
@@ -89,8 +89,8 @@ func (s *Server) Stats() Stats {
 	return s.m.Stats()
 }
 
-// Connected reports that a connection from cp has arrived at the SDP address ap. It confirms the
-// request if the PMAck was lost.
+// Connected reports that a connection from cp has arrived at the SDP address ap. The connection
+// confirms the request if the PMAck was lost.
 func (s *Server) Connected(cp, ap netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

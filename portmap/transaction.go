@@ -95,7 +95,7 @@ func (t *transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
 }
 
 // Timeout handles the end of a pause. It returns a retransmission, or nil if Deadline has not
-// passed or the transaction has ended, which the last timeout does.
+// passed. After the last pause it ends the transaction and returns nil.
 func (t *transaction) Timeout(now time.Time) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp:
@@ -114,7 +114,8 @@ func (t *transaction) Timeout(now time.Time) (out []byte) {
 }
 
 // Unreachable handles the ICMP report that no socket has the server's port. The report does not
-// count as a denial, because it can be forged. It only ends the wait for this answer.
+// count as a denial, because it can be forged. It only shortens the wait for the answer to this
+// request.
 func (t *transaction) Unreachable(now time.Time) { // [D-63]
 	if t.state != asking {
 		return

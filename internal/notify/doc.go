@@ -25,14 +25,15 @@
 // flag WAIT_KILLABLE_RECV, which would defer signals, is deliberately not set, because signals must
 // interrupt a held call like a native one.
 //
-// The numbers and pointers of a call belong to the program, and another of its threads may change
-// the memory they point to at any time. Read it once, check Valid, and use the copy. After Continue
-// the kernel reads it again.
+// The numbers and pointers of a call belong to the program. Another thread of the program may change
+// the memory behind a pointer at any time, so read the memory once, check Valid, and use the copy.
+// After Continue the kernel reads the memory again.
 //
 // # Death
 //
 // If the process that receives calls dies, every notified call fails with ENOSYS, and calls already
-// received wait forever. To prevent that, a second process that holds the listener (Listener.File,
-// FromFile) may call Guard, which lets all calls pass, and Wake for waiting ones. A process killed
-// in the middle of Inject leaves the call answered with 0; the kernel has no cure.
+// received wait forever. A second process that holds the listener (Listener.File, FromFile) can
+// prevent this: it calls Guard, which lets all calls pass, and Wake for calls that already wait. If
+// the process is killed in the middle of Inject, the call is answered with 0; the kernel has no
+// cure.
 package notify

@@ -102,8 +102,8 @@ func (l *Listener) File() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "seccomp-listener"), nil
 }
 
-// ioctl runs an ioctl on the listener and returns its result. It returns ErrGone for ENOENT and
-// ESRCH, which mean that the call does not wait any more, and net.ErrClosed after Close.
+// ioctl runs an ioctl on the listener and returns its result. ENOENT and ESRCH mean that the call
+// does not wait any more, and become ErrGone. After Close the error is net.ErrClosed.
 func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -184,8 +184,8 @@ func (l *Listener) Close() error {
 	return unix.Close(l.fd)
 }
 
-// A Call is a system call that waits for its answer. Its fields do not change. Any goroutine may
-// call its methods. One of Continue, Return and Inject answers it.
+// A Call is a system call that waits for its answer. The fields of a Call do not change. Any
+// goroutine may call its methods. Continue, Return, Inject, AnswerAt and Perform answer the call.
 type Call struct {
 	ID   uint64
 	TID  int // thread ID in the PID namespace of this process
@@ -266,8 +266,8 @@ func (c *Call) add(a addition) (n int, err error) {
 	return n, err
 }
 
-// ReadMem reads the program's memory at addr into b and returns the number of bytes read. It
-// returns an error unless it has read all of b.
+// ReadMem reads the program's memory at addr into b and returns the number of bytes read. The error
+// is nil only if all of b was read, and ErrGone if the thread has ended.
 func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
 	return c.mem(unix.SYS_PROCESS_VM_READV, addr, b)
 }

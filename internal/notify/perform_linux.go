@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Native is a system call with its arguments.
+// A Native is a system call with its arguments, for Perform.
 type Native struct {
 	Nr   int
 	Args [6]uint64

@@ -254,8 +254,8 @@ func MaybeStub() {
 	os.Exit(125)
 }
 
-// stub sets up the filter and executes the program. It returns only after an error, with the step
-// that failed.
+// stub sets up the filter and executes the program. It returns only after an error: the step that
+// failed, and the error.
 func stub(ctl int) (step byte, err error) {
 	// The filter belongs to one thread, so the same thread must execute the program.
 	runtime.LockOSThread()
@@ -281,8 +281,8 @@ func stub(ctl int) (step byte, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 'f', err
 	}
-	// The filter does not confine the program. So it may switch off the protection against
-	// speculation by which kernels before 5.16 slow filtered programs down.
+	// The filter does not confine the program. So the stub switches off the protection against
+	// speculation, by which kernels before 5.16 slow filtered programs down.
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 	prog := unix.SockFprog{Len: uint16(n / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(&b[0]))}
 	fd, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))

@@ -55,8 +55,8 @@ func processOf(tid int) (int, error) {
 // maxThreads is the maximum number of cached pidfds.
 const maxThreads = 64
 
-// threads caches pidfds by thread. If a thread's number was reused, its pidfd returns ESRCH,
-// because a pidfd always stands for the same thread.
+// threads caches pidfds by thread ID. If the ID of an ended thread is in use again, its old pidfd
+// returns ESRCH, because a pidfd always stands for the same thread.
 type threads struct {
 	mu sync.Mutex
 	m  map[int]*thread // guarded by mu

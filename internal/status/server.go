@@ -18,8 +18,8 @@ type Config struct {
 	Program string // what the process does; if empty, the name of its executable
 	Version string
 
-	// Dir is the directory of the socket; empty means RunDir. It is created, for this user alone,
-	// if it does not exist.
+	// Dir is the directory of the socket; empty means RunDir. If it does not exist, Listen creates
+	// it with access for this user only.
 	Dir string
 }
 

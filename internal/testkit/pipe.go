@@ -281,8 +281,8 @@ func (s *stream) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// A deadline is a time with the timer that wakes the waiting goroutines. The mutex of its stream
-// guards it.
+// A deadline is a time with the timer that wakes the waiting goroutines. mu of its stream guards
+// the deadline.
 type deadline struct {
 	at    time.Time
 	timer *time.Timer
