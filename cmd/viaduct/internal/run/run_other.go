@@ -23,7 +23,7 @@ func Main(_ context.Context, _ *shell.Env, o *Options) error {
 	return &shell.Exit{Code: ExitRun, Err: errSystem}
 }
 
-// Check returns an error.
+// Check returns an error, as Main does.
 func Check(*shell.Env, []Finding) error { return &shell.Exit{Code: ExitRun, Err: errSystem} }
 
 // NewService is unused on this system.

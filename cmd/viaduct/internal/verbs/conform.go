@@ -116,8 +116,7 @@ var pathMTUs = []int{256, 512, 1024, 2048, 4096}
 // port by which ibv_rc_pingpong exchanges queue pairs.
 var conformOnly = map[string]string{"portmap": "3935", "roce": "18515"}
 
-// conformURL parses the address of a peer, also with the schemes of conformOnly. The error is a
-// usage error.
+// conformURL parses the address of a peer, also with the schemes of conformOnly.
 func conformURL(s string) (*addr.URL, error) {
 	scheme, rest, _ := strings.Cut(s, "://")
 	if port, ok := conformOnly[scheme]; ok {
