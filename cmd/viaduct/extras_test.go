@@ -27,7 +27,7 @@ import (
 )
 
 // certificate writes a certificate for 127.0.0.1 and its key as files in dir. change, if not nil,
-// modifies the certificate before it is signed.
+// modifies the certificate before signing.
 func certificate(t *testing.T, dir string, change func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -16,7 +16,7 @@ import (
 // TestGetInto: get writes into a directory, into a device and into a pipe.
 func TestGetInto(t *testing.T) {
 	t.Parallel()
-	// The test uses its own name for the device: a command that replaced it by a file would
+	// The test uses its own name for the device: a command that replaced the device by a file would
 	// otherwise damage the system.
 	null := filepath.Join(t.TempDir(), "null")
 	if err := os.Symlink(os.DevNull, null); err != nil {

@@ -72,7 +72,7 @@ func (h *rdmaFields) value(k abi.Kind) uint64 {
 	return rxeValue(h.have, k)
 }
 
-// wrong lists values a field must not have, and the kernel's errors for them.
+// wrong lists values that a field must not have, and the kernel's errors for these values.
 func (h *rdmaFields) wrong(k abi.Kind, out int) (values []uint64, says []unix.Errno) {
 	values, says = h.senseless(k, out)
 	if h.foreign != nil {

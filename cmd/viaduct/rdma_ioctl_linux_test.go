@@ -13,7 +13,7 @@ import (
 )
 
 // asRDMAIoctl makes the test binary a program that drives its RDMA device like a library without
-// write commands: each object by its ioctl method, or by INVOKE_WRITE if it has none.
+// write commands: each object by an ioctl method, or by INVOKE_WRITE if there is no method.
 const asRDMAIoctl = "VIADUCT_TEST_RDMA_IOCTL"
 
 // Classes of the objects whose methods are called by ioctl.

@@ -156,9 +156,9 @@ func rdmaPair(t *testing.T, port string, server, client []string) (s, c string) 
 	return sout.String(), cout.String()
 }
 
-// rpingEnded reports whether rping has failed in the way that it may on any system after all work
-// is done: it closes its event channel while one of its threads is about to read the next event. If
-// the thread finds the descriptor closed before the process has ended, rping exits with an error.
+// rpingEnded reports whether rping has failed as it may on any system after all work is done: rping
+// closes its event channel while one of its threads is about to read the next event. If the thread
+// finds the descriptor closed before the process has ended, rping exits with an error.
 func rpingEnded(program, out string) bool {
 	_, rest, ok := strings.Cut(out, "client DISCONNECT EVENT...")
 	return program == "rping" && ok && strings.Contains(rest, "rdma_get_cm_event: Bad file descriptor")

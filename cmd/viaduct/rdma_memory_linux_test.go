@@ -24,8 +24,8 @@ import (
 // MODE PORT", "second ..." or "after SOCKET".
 const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 
-// A program registers memory and lets a child process use its queues. Then it executes another
-// program, which has other memory at the same addresses. Requests still in the queues must not
+// A program registers memory and lets a child process use the queues. Then the program executes
+// another one, which has other memory at the same addresses. Requests still in the queues must not
 // access this memory, neither over a connection nor by the process number, which stays the same.
 func TestRDMAMemory(t *testing.T) {
 	t.Parallel()

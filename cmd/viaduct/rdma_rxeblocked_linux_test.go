@@ -20,9 +20,8 @@ import (
 // value is "1".
 const asRXEBlocked = "VIADUCT_TEST_RXE_BLOCKED"
 
-// A program's calls are answered while one of its requests waits for memory. In this test the
-// memory depends on such a call: userfaultfd provides it only after a command on another device
-// file.
+// A program's calls are answered while one of its requests waits for memory. Here the memory
+// depends on such a call: userfaultfd provides it only after a command on another device file.
 func TestRXEBlockedMemory(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRXEBlocked+"=1", os.Args[0])

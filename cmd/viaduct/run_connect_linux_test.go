@@ -104,8 +104,8 @@ func echoSDP(t *testing.T, host string) string {
 	return l.Addr().String()
 }
 
-// slow accepts connections. After a delay, it forwards each to the address to, or closes it if to
-// is empty. With a negative delay it does neither.
+// slow accepts connections. After a delay, it forwards each connection to the address to, or closes
+// the connection if to is empty. If delay is negative, connections stay open and silent.
 func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
 	l := listenOn(t, host)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -24,7 +24,7 @@ func pairServer(t *testing.T, program string) (s *served, port string) {
 
 // Signals interrupt connects that become socket pairs, and every thread of the supervisors. The
 // server must not get a connection that no client has. Therefore an end that the program did not
-// get must serve its next connect, and a connect whose answer was lost must be answered again.
+// get must serve the next connect, and a connect whose answer was lost must be answered again.
 func TestRunPairStorm(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

@@ -11,8 +11,8 @@ import (
 )
 
 // A server that speaks plain TCP although a rule says SDP is reached by plain TCP. This takes one
-// round trip if the server answers anything. If the server waits for a line, it takes a time-out,
-// which --explain announces. The next connection is plain at once, without a byte of SDP.
+// round trip if the server answers anything. If the server waits for a line, a time-out passes
+// first, which --explain announces. The next connection is plain at once, without a byte of SDP.
 func TestRunPlainServer(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
