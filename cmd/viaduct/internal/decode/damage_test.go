@@ -165,7 +165,7 @@ func TestDamageInTransit(t *testing.T) {
 }
 
 // TestLostAtTheEnd checks that missing bytes at the end of a stream are noticed if the capture has
-// the FIN after them, or their acknowledgement.
+// a FIN after these bytes, or an acknowledgement of them.
 func TestLostAtTheEnd(t *testing.T) {
 	for name, shown := range map[string]func(c *talk){
 		"by the FIN":                func(c *talk) { c.packet(0, finFlag, nil) },

@@ -19,7 +19,7 @@ import (
 
 // FuzzCapture decodes a file with arbitrary content.
 func FuzzCapture(f *testing.F) {
-	// A seed is the beginning of a connection. It is truncated because the fuzzer minimizes its
+	// Seeds are beginnings of connections. They are truncated because the fuzzer minimizes its
 	// findings, which takes a minute for each long seed.
 	for _, b := range kernel(f) {
 		if len(b) < 8000 {

@@ -12,8 +12,7 @@ import (
 )
 
 // maxKept limits the memory of all connections: bytes of incomplete frames, bytes after holes, and
-// state for checking later messages. Beyond it, the connections that were silent longest give
-// theirs up.
+// state for checking later messages. Beyond it, the longest silent connections give up memory.
 const maxKept = 32 << 20
 
 // Sizes in bytes of the state of connections.

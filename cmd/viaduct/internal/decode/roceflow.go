@@ -29,9 +29,9 @@ const unseen = -1
 // is a gap or a repetition.
 const newConversation = 1 << 16
 
-// follow compares a request of a connection with the earlier ones. It does not follow responses:
-// they name only the requester's queue pair, and the capture does not show which responder's queue
-// pair belongs to it.
+// follow compares a request of a connection with the earlier requests. It does not follow
+// responses: they name only the requester's queue pair, and the capture does not show which
+// responder's queue pair is connected to that.
 func (r *roceHosts) follow(m *Message, p *packet, x *ib.Packet) {
 	if !x.Opcode.Kind().Request() || x.Opcode.Transport() == ib.UD {
 		return

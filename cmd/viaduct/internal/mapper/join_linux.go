@@ -78,9 +78,9 @@ func (s *Service) Set(at netip.AddrPort, targets ...netip.AddrPort) error {
 	return nil // the next Port Mapper gets the registration from stay
 }
 
-// stay keeps the service registered. When the Port Mapper has ended, or after a pause if there was
-// none, it calls enter again. It reports the new state unless the same error has persisted. It does
-// not return.
+// stay keeps the service registered. It calls enter again when the Port Mapper has ended, or after
+// a pause if there was no Port Mapper. It reports the new state unless the same error has
+// persisted. It does not return.
 func (s *Service) stay(st State, ended <-chan struct{}) {
 	for {
 		if ended != nil {

@@ -217,8 +217,8 @@ func (p *putting) reap(ctx context.Context) error {
 	return err
 }
 
-// settle waits until all posted RDMA Writes are complete. This must precede the wait for a message,
-// because the completion of a message comes after the completions of the writes before it.
+// settle waits until all posted RDMA Writes are complete. It must precede the wait for a message,
+// because the completion of a message comes after the completions of the writes before the message.
 func (p *putting) settle(ctx context.Context) error {
 	for len(p.flight) > 0 {
 		if err := p.reap(ctx); err != nil {

@@ -271,7 +271,7 @@ func (s *session) handle(q request) ([]byte, error) {
 	return nil, fmt.Errorf("unknown op %q", q.Op)
 }
 
-// admit returns the key of q's range, or an error if it is open already or too many ranges are.
+// admit returns the key of q's range. It fails if that range or too many ranges are open.
 func (s *session) admit(q request) (openKey, error) {
 	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	if _, ok := s.open[k]; ok {

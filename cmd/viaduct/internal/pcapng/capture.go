@@ -1,8 +1,8 @@
 // Package pcapng writes the data a process sends and receives on its connections to a capture file,
-// without privileges. It records between the process and its sockets. For the recorded bytes it
-// makes up frames with the real addresses and ports and correct sequence numbers, so that any
-// analyser, such as Wireshark, follows the streams. The capture does not show the real TCP
-// segments, nor their retransmissions.
+// without privileges. The data is recorded between the process and its sockets. The package makes
+// up frames for the recorded bytes, with the real addresses and ports and correct sequence numbers,
+// so that any analyser, such as Wireshark, follows the streams. The capture does not show the real
+// TCP segments, nor their retransmissions.
 package pcapng
 
 import (

@@ -26,8 +26,8 @@ func (c *Capture) Conn(conn net.Conn, dialed bool) net.Conn {
 	return &Conn{Conn: conn, Stream: c.Stream(local, remote, dialed)}
 }
 
-// Stream begins a connection of the capture whose data is recorded by calls of its methods, without
-// a [Conn]. dialed means that local opened the connection.
+// Stream begins a connection of the capture whose data is recorded by calls of the Stream's
+// methods, without a [Conn]. dialed means that local opened the connection.
 func (c *Capture) Stream(local, remote netip.AddrPort, dialed bool) *Stream {
 	w := &Stream{c: c, local: local, remote: remote}
 	// The initial sequence numbers differ, to tell the two sides apart. Their values are arbitrary.

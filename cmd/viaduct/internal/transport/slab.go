@@ -6,7 +6,7 @@ import (
 )
 
 // A slab is the memory of the posted receives of a connection: count receives of size bytes each.
-// The peer may fill all of them at any moment, so each must be as long as the longest message. But
+// The peer may fill all receives at any moment, so each must be as long as the longest message. But
 // the kernel allocates pages only for arrived bytes. An idle connection after only short messages
 // has a page per receive, even if long messages are accepted. [V-43] [I-70]
 type slab struct {

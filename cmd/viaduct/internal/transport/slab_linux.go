@@ -21,7 +21,7 @@ func mapLazily(n int) ([]byte, error) {
 	return b, nil
 }
 
-// giveBack returns the whole pages in b to the kernel. After that they read as zeros.
+// giveBack returns the whole pages in b to the kernel. They read as zeros afterwards.
 func giveBack(b []byte) {
 	page := os.Getpagesize()
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)

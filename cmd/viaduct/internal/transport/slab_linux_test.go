@@ -27,7 +27,7 @@ func resident(t *testing.T) int {
 }
 
 // TestReceiveMemory: connections that receive only short messages use little memory, although they
-// accept long ones. Several waves of connections do not add to it.
+// accept long ones. Several waves of connections use no more.
 func TestReceiveMemory(t *testing.T) {
 	const waves, conns, most = 3, 40, raceMemory * 64 << 20 // 16 x 1 MiB at each end would be 1280 MiB
 	for _, scheme := range []string{"vitcp", "iwarp"} {

@@ -537,7 +537,7 @@ func VIAddress(ctx context.Context, u *addr.URL, o *Options) (vi.Address, error)
 	return vi.Address{Host: host, Discriminator: u.Disc}, nil
 }
 
-// OpenVINIC opens a NIC for a URL. at is the address where it listens, if listens is set.
+// OpenVINIC opens a NIC for a URL. at is the address where the NIC listens, if listens is set.
 func OpenVINIC(u *addr.URL, o *Options, listens bool) (nic *vi.NIC, at net.Addr, err error) {
 	switch {
 	case u.Scheme == "fcvi":

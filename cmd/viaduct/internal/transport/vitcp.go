@@ -23,7 +23,7 @@ var vitcpTransport = Transport{
 }
 
 // vitcpGrace is how long a request waits if no goroutine of its listener waits for requests.
-// Without it, the request would be answered at once that nothing listens.
+// Otherwise the request would be answered at once that nothing listens.
 const vitcpGrace = time.Second
 
 // vitcpNIC opens a NIC with a provider of its own, which listens at the address listen, unless that
