@@ -1,12 +1,12 @@
 #!/bin/sh
 # Compares Viaduct with UCX, libfabric and plain TCP on this machine and prints
 # one table of ratios. See docs/performance.md; options: bench/peers.sh --help
-# --beside REV, first, compares it with the Viaduct of a git revision instead.
+# If the first option is --beside REV, compares Viaduct with the Viaduct of git revision REV instead.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT INT TERM
-# build DIR PROGRAM: by the profile of that tree, as viaduct itself is built
+# build DIR PROGRAM: builds bench/peers of the tree DIR, with the profile of that tree like viaduct itself
 build() { (cd "$1" && go build -pgo=bench/viaduct.pgo -o "$2" ./bench/peers); }
 if [ "${1:-}" = --beside ]; then
 	[ $# -ge 2 ] || { echo "usage: bench/peers.sh --beside REV [options]" >&2; exit 2; }

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Renews bench/viaduct.pgo, the profile by which packages of viaduct are built: it runs the
-# data paths for a second each, both ends, and merges what they spent their time on.
-# Takes a minute or two; nothing else should run.
+# Renews bench/viaduct.pgo, the profile with which the packages of viaduct are built: runs each
+# operation below for a second, and merges the CPU profiles of both ends.
+# Takes a minute or two; nothing else should run on the machine.
 set -eu
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT INT TERM
 go build -trimpath -o "$dir/peers" ./bench/peers
 n=0
-# run TRANSPORT: drives it by each line of its input, an operation with its flags.
+# run TRANSPORT: runs one measurement per line of standard input, an operation with its flags.
 run() {
 	while read -r args; do
 		n=$((n + 1))

@@ -1,12 +1,12 @@
 /*
- * libfabric between two processes: the loops of its own benchmarks (one call
- * per message, a window of outstanding ones), since Debian does not package
- * those. One run measures one thing and prints one JSON line.
+ * libfabric between two processes: the loops of libfabric's own benchmarks (one
+ * call per message, a window of outstanding messages), because Debian does not
+ * package these. One run measures one operation and prints one JSON line.
  *
  *   libfabric PROVIDER write|read|tagged|ping SIZE WINDOW SECONDS
  *
- * The parent initiates. A write or tagged run ends when the peer has answered
- * a last message, so everything has arrived by then.
+ * The parent initiates. Every run except ping ends when the peer has answered
+ * a last message, so that all data have arrived by then.
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -167,7 +167,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* These are the reported quantiles of the distribution, the same as in picture.go. */
+/* The quantiles of the latency that are reported, the same as in picture.go. */
 static const double quantiles[] = {0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999};
 
 static void ping(uint64_t limit)
@@ -218,7 +218,7 @@ static void stream(const char *op, uint64_t window, uint64_t limit)
 	       (unsigned long long)n);
 }
 
-/* serve is the peer of a stream or of a ping-pong. It runs until it is killed. */
+/* serve is the peer of a stream or of a ping-pong. It runs until the parent kills it. */
 static void serve(const char *op)
 {
 	uint64_t posted = 0, answered = 0;
@@ -234,8 +234,8 @@ static void serve(const char *op)
 		}
 	}
 	if (tagged) {
-		/* The answer to the last message must wait for the ones before it,
-		 * which all have receives of their own; the sync has one more. */
+		/* The last message (TAG_SYNC) is answered after all data messages.
+		 * 256 receives serve the data, and one more serves TAG_SYNC. */
 		struct fi_cq_tagged_entry e[64];
 		for (; posted < 256; posted++)
 			post_recv(TAG_DATA);

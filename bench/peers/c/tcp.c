@@ -1,14 +1,14 @@
 /*
  * Plain TCP between two processes over loopback: what a careful C programmer
- * gets without RDMA. One run measures one thing and prints one JSON line.
+ * gets without RDMA. One run measures one operation and prints one JSON line.
  *
  *   tcp stream SIZE BATCH FOOTPRINT SECONDS CC   messages of SIZE bytes, BATCH per system call
  *   tcp spin   SIZE 1     FOOTPRINT SECONDS CC   ping-pong, both sides spin on recv
  *   tcp wait   SIZE 1     FOOTPRINT SECONDS CC   ping-pong, both sides block in recv
  *
- * FOOTPRINT is how many bytes of buffer the messages cycle through, CC the
- * congestion control algorithm ("-" for the system's). The parent sends, a
- * child receives; a stream's rate is the receiver's.
+ * FOOTPRINT is the size in bytes of the buffer through which the messages cycle.
+ * CC is the congestion control algorithm, "-" for the system's default. The
+ * parent sends, a child receives; a stream's rate is measured by the receiver.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -108,7 +108,7 @@ static void serve_stream(int fd, size_t footprint)
 			die("recv");
 		end = now();
 		if (!start)
-			start = end; /* the first piece is not counted */
+			start = end; /* the clock starts after the first recv, whose bytes are not counted */
 		else
 			r.bytes += k;
 		at = (at + k) % room;
@@ -144,7 +144,7 @@ static void run_stream(int fd, size_t size, int batch, size_t footprint, uint64_
 	uint64_t start = now(), used = cpu(), sent = 0;
 	struct report r;
 	while (now() - start < limit) {
-		for (int k = 0; k < 8; k++) { /* read the clock once per eight pieces */
+		for (int k = 0; k < 8; k++) { /* read the clock once per eight batches */
 			if (batch == 1) {
 				send_all(fd, buf + at * size, size);
 				at = (at + 1) % slots;
@@ -189,7 +189,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* These are the reported quantiles of the distribution, the same as in picture.go. */
+/* The quantiles of the latency that are reported, the same as in picture.go. */
 static const double quantiles[] = {0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999};
 
 static void run_ping(int fd, size_t size, int flags, uint64_t limit)

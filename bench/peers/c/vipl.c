@@ -1,13 +1,14 @@
 /*
- * libvipl between two processes: what a C program gets of VI/TCP or FC-VI, by the
- * loops that drive_vi.go makes in Go. One run measures one thing and prints one
+ * libvipl between two processes: the speed of VI/TCP or FC-VI for a C program, by the
+ * same loops that drive_vi.go has in Go. One run measures one operation and prints one
  * JSON line.
  *
  *   vipl write SIZE DEPTH BELL FOOTPRINT SECONDS   RDMA Writes, DEPTH outstanding, posted BELL at a time
  *   vipl ping  SIZE 1     1    FOOTPRINT SECONDS   Send and Send back, both sides poll
  *
- * The NIC is "bench", which VIPL_CONFIG describes. Completions of writes of 64 KiB and
- * more are waited for, others polled. The parent measures, a child is the peer.
+ * The NIC is "bench", which VIPL_CONFIG describes. The program waits for the completions
+ * of Writes of 64 KiB and more, and polls for others. The parent measures, a child is
+ * the peer.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -20,7 +21,7 @@
 #include <unistd.h>
 #include <vipl.h>
 
-#define RECVS 16    /* receives that are kept posted; with only one, each would be announced by a message */
+#define RECVS 16    /* receives kept posted; if there were one, each new post would cost a message to the peer */
 #define MAXDEPTH 512
 #define DESCRIPTORS (MAXDEPTH + 2 * RECVS)
 #define LOT (64 << 10) /* messages of at least this many bytes wait for completions instead of polling */
@@ -32,7 +33,7 @@
 			die(#call, code);                                    \
 	} while (0)
 
-/* The peer announces these values. */
+/* What the peer sends through the pipe: its host address, and where the Writes go. */
 struct hello {
 	uint16_t host_len;
 	uint8_t host[18];
@@ -66,7 +67,7 @@ static void setup(void)
 	VIP_MEM_ATTRIBUTES mem = {NULL, VIP_TRUE, VIP_TRUE};
 	VIP_VI_ATTRIBUTES a = {VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_DFC, 0, NULL, NULL, VIP_TRUE, VIP_TRUE};
 	void *p;
-	/* The data begins at the beginning of a page. */
+	/* Round up, so that the data begin at a page boundary. */
 	n = (n + 4095) & ~4095ul;
 	if (posix_memalign(&p, 4096, n + footprint))
 		die("memory", 0);
@@ -131,7 +132,7 @@ static void send_one(VIP_DESCRIPTOR *d)
 	CHECK(VipPostSend(vi, d, handle));
 }
 
-/* This address has room for any host part and discriminator. */
+/* A VIP_NET_ADDRESS with room for any host address and discriminator. */
 union address {
 	VIP_NET_ADDRESS a;
 	char room[64];
@@ -147,7 +148,7 @@ static VIP_NET_ADDRESS *address(union address *a, const uint8_t *host, int len)
 	return &a->a;
 }
 
-/* serve is the peer. It answers messages until the initiator disconnects. */
+/* serve is the peer. It answers every message with one, until the initiator disconnects. */
 static void serve(int up, int pinging)
 {
 	union address local, remote;
@@ -189,8 +190,8 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* round_trip sends s and waits for the answer. While the message is in flight, it does the work that
- * the peer does not wait for: it posts the receive of the last answer again and takes the send. */
+/* round_trip sends s and waits for the answer. While the message is in flight, it posts the receive
+ * of the previous answer again and polls for the completion of the send: the peer waits for neither. */
 static void round_trip(VIP_DESCRIPTOR *s)
 {
 	static VIP_DESCRIPTOR *used;
@@ -222,7 +223,8 @@ static void ping(uint64_t limit)
 }
 
 /*
- * reap takes the completed sends and returns their number. For long messages it waits for one.
+ * reap dequeues all completed sends and returns their number. For messages of LOT bytes or more it
+ * waits for the first; for shorter messages it may return 0.
  */
 static int reap(void)
 {
@@ -241,8 +243,9 @@ static int reap(void)
 }
 
 /*
- * stream writes until the limit. Then it sends a last message, whose answer arrives after all
- * others.
+ * stream posts Writes until limit nanoseconds have passed, and returns their number. Then it sends a
+ * last message and stops the clock when the answer arrives: a VI delivers in order, so all Writes
+ * have arrived by then. Sets *nanos to the time taken.
  */
 static uint64_t stream(int depth, int bell, uint64_t limit, uint64_t *nanos)
 {
@@ -327,7 +330,7 @@ int main(int argc, char **argv)
 			d->DS[0].Remote.Handle = h.handle;
 			d->DS[0].Remote.Reserved = 0;
 		}
-		stream(depth, bell, limit / 8, &nanos); /* pools are filled and the congestion window opens */
+		stream(depth, bell, limit / 8, &nanos); /* not measured: fills the pools and opens the congestion window */
 		n = stream(depth, bell, limit, &nanos);
 		printf("{\"bytes\":%llu,\"seconds\":%.9f,\"messages\":%llu}\n", (unsigned long long)(n * size), nanos / 1e9,
 		       (unsigned long long)n);

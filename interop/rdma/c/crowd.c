@@ -1,6 +1,6 @@
-/* Many identifiers of one process, which is both ends: the number of requests that may wait at a
- * listener, their end with the listener, and events that move to another channel with their
- * identifier. */
+/* Many identifiers of one process that is client and server at once. The cases test how many
+ * requests may wait at a listener, what becomes of waiting requests when the listener is destroyed,
+ * and that events move to another channel with their identifier. */
 #include "check.h"
 #include "end.h"
 
@@ -20,7 +20,8 @@ static uint16_t port_of(struct rdma_cm_id *id)
 	return ntohs(rdma_get_src_port(id));
 }
 
-/* call connects n clients, none of which gets an answer. */
+/* call sends the connection requests of n clients and does not wait for answers. The private data of
+ * client i is i. */
 static void call(struct rdma_cm_id *listener, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -35,7 +36,8 @@ static void leave(int n)
 		unmake_end(&crowd[i]);
 }
 
-/* take_request returns the new identifier of a request, or NULL. */
+/* take_request returns the new identifier of the next request, with the number of its client in
+ * *caller, or NULL if another event or none arrives. */
 static struct rdma_cm_id *take_request(struct rdma_event_channel *ch, int *caller)
 {
 	struct rdma_cm_event *e = next_event(ch, PATIENCE);
@@ -94,7 +96,7 @@ static void backlog_of_three(void)
 	call(l, 6);
 	rejected(3);
 	expect_silence(active);
-	/* Each request that is taken makes room for one. */
+	/* A request that is read from the channel leaves the backlog, so a later call finds room. */
 	for (int i = 0; i < 3; i++) {
 		struct rdma_cm_id *id = take_request(passive, NULL);
 
@@ -180,7 +182,7 @@ static void migrated(void)
 	expect(accept_request(&server, NULL, 0), 0, "rdma_accept");
 	take_event(other, RDMA_CM_EVENT_ESTABLISHED);
 	take_event(active, RDMA_CM_EVENT_ESTABLISHED);
-	/* An unread event moves too. */
+	/* An event that nobody has read yet moves to the new channel too. */
 	rdma_disconnect(crowd[0].id);
 	take_event(active, RDMA_CM_EVENT_DISCONNECTED);
 	expect(readable(other->fd, PATIENCE), true, "an event is there");
@@ -223,7 +225,7 @@ static void queue_pair_gone(void)
 	struct end server;
 	make_end(&server, id, false);
 	accept_request(&server, NULL, 0);
-	/* siw reports it at once, Viaduct with the answer. */
+	/* siw reports the missing queue pair at once, Viaduct when the peer's answer arrives. */
 	expect(take_event(active, RDMA_CM_EVENT_CONNECT_ERROR), -EINVAL, "status of CONNECT_ERROR");
 	expect_silence(active);
 	unmake_end(&server);

@@ -23,7 +23,8 @@ struct sockaddr_in local_address(uint16_t port)
 	};
 }
 
-/* The request of the peer's next case, which may arrive before this case ends. */
+/* The peer's connection request for its next case, which may arrive before this case ends. NULL if
+ * none has arrived. */
 static struct rdma_cm_event *early;
 
 struct rdma_cm_event *next_event(struct rdma_event_channel *ch, int milliseconds)
@@ -36,7 +37,8 @@ struct rdma_cm_event *next_event(struct rdma_event_channel *ch, int milliseconds
 	return e;
 }
 
-/* next_but_request is next_event for a caller that expects no request. */
+/* next_but_request is next_event for a caller that expects no connection request: it stores a request
+ * in early and returns the event behind it. */
 static struct rdma_cm_event *next_but_request(struct rdma_event_channel *ch, int milliseconds)
 {
 	struct rdma_cm_event *request = NULL, *e = next_event(ch, milliseconds);

@@ -21,7 +21,7 @@ static struct rdma_cm_id *listener;
 static uint16_t port;
 static struct end end;
 
-/* Private data of every length has bytes that the reader can predict. */
+/* The private data of every length is the beginning of pattern, so the receiver can compare it. */
 static unsigned char pattern[256];
 
 static void check_pattern(const struct rdma_conn_param *p, int n, const char *what)
@@ -33,7 +33,9 @@ static void check_pattern(const struct rdma_conn_param *p, int n, const char *wh
 
 /* The passive side. */
 
-/* request waits for a connection request. If event is set, the caller must acknowledge it. */
+/* request waits for a connection request and creates end for its identifier. If event is NULL,
+ * request acknowledges the event. Otherwise it stores the event there, and the caller must
+ * acknowledge it. */
 static void request(bool shared, struct rdma_cm_event **event)
 {
 	struct rdma_cm_event *e = next_event(events, PATIENCE);
@@ -54,7 +56,8 @@ static void establish_passive(void)
 	expect(take_event(events, RDMA_CM_EVENT_ESTABLISHED), 0, "status of ESTABLISHED");
 }
 
-/* accepted returns a connection with posted receives and memory that the peer may access. */
+/* accepted waits for a connection and accepts it, with four receives posted. Its private data gives
+ * the peer the address and key of end's memory. */
 static void accepted(bool shared)
 {
 	struct { uint64_t addr; uint32_t key; } there;
@@ -328,7 +331,7 @@ static void error_state_active(void)
 	connected();
 	expect(ibv_modify_qp(end.id->qp, &a, IBV_QP_STATE), 0, "ibv_modify_qp");
 	expect(post_send(&end, 7, 0, 8), 0, "ibv_post_send");
-	/* The send and the receives are flushed, each kind in its order. */
+	/* The send (7) and the receives (from 100 on) are flushed, the receives in order. */
 	int sends = 0, receives = 0;
 	while (sends + receives < 5) {
 		struct ibv_wc wc;

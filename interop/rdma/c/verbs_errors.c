@@ -1,6 +1,7 @@
 /* The errors, limits and lifetimes of verbs: the behaviour of the kernel's uverbs_cmd.c and its siw
- * driver, and the end of unread events when their object is destroyed. One process, no connection:
- * completions are those of the error state, and two of them overrun a queue of one. */
+ * driver, and the removal of unread events when their object is destroyed. One process, no
+ * connection: the only completions are those of requests flushed in the error state. Two of them
+ * overrun a completion queue of one entry. */
 #include "check.h"
 
 #include <infiniband/verbs.h>
@@ -100,7 +101,8 @@ static void expect_flushed(struct pair *p, uint64_t id)
 	expect(wc.qp_num, p->qp->qp_num, "qp_num");
 }
 
-/* failed returns the error of a call that returns an object. */
+/* failed gives expect_errno the status of a call that returns an object: -1 for NULL, when the call
+ * has set errno, else 0. */
 static int failed(const void *object)
 {
 	return object ? 0 : -1;
@@ -201,7 +203,7 @@ static void cq_events_unread(void)
 	void *context;
 
 	make(&p, 8, true);
-	/* A second queue on the same channel, whose event must stay. */
+	/* The event of a second queue on the same channel must stay when the first is destroyed. */
 	memset(&q, 0, sizeof(q));
 	q.pd = ibv_alloc_pd(device);
 	need((q.cq = ibv_create_cq(device, 8, &q, p.channel, 0)) != NULL, "ibv_create_cq");
@@ -478,7 +480,7 @@ static void opened_twice(void)
 
 	need(other != NULL, "ibv_open_device");
 	need((pd = ibv_alloc_pd(other)) != NULL, "ibv_alloc_pd");
-	/* The device is closed with an open object, which is destroyed with it. */
+	/* Closing the device destroys the protection domain that is still open. */
 	expect(ibv_close_device(other), 0, "ibv_close_device");
 	need((pd = ibv_alloc_pd(device)) != NULL, "ibv_alloc_pd");
 	expect(ibv_dealloc_pd(pd), 0, "ibv_dealloc_pd of the first");

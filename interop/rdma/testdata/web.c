@@ -1,5 +1,5 @@
-/* A web server for one request, and a program whose sockets librspreload can carry: it
- * uses socket, accept, read and write, and neither epoll nor accept4. web PORT BYTES */
+/* web PORT BYTES: answers one HTTP request at 127.0.0.1 with BYTES bytes and ends. librspreload can
+ * carry its sockets, because it uses socket, accept, read and write, and neither epoll nor accept4. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /*
- * memory GID-INDEX MTU PORT: lends a MiB of memory to whoever connects to a TCP port, by a reliable connection of the
- * device rxe0. The two sides send each other a line "address qpn psn key place"; the conversation ends with the TCP
- * connection. It prints the first word of the memory then. One Send of no bytes is received, as the example of
- * package roce sends it.
+ * memory GID-INDEX MTU PORT: gives the first client of a TCP port access to 1 MiB of memory, by a reliable connection
+ * of the first RDMA device. Each side sends the other a line "address qpn psn key place"; place is the memory's address,
+ * and key and place of the client are ignored. Then the program sends "ready". When the client closes the TCP
+ * connection, the program prints the first 64-bit word of the memory. One receive is posted, for the empty Send of
+ * package roce's example. MTU is 4096; any other value means 1024.
  */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>

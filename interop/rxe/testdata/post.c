@@ -1,7 +1,7 @@
 /*
- * Posts RDMA Writes of 8 inline bytes from a queue pair to itself, one at a time, and prints how long
- * ibv_post_send takes, and how long it is until the completion is there. Times are in nanoseconds:
- * the least, the median and the longest of the best 99 %.
+ * Posts RDMA Writes of 8 inline bytes from a queue pair to itself, one at a time. Prints two lines:
+ * "post", how long ibv_post_send takes, and "done", the time from the post to the completion. Each
+ * line has the minimum, the median and the 99th percentile in nanoseconds.
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* Sends around a ring, from all to all, and one-sided unless there is an argument, and compares what arrives. */
+/* An MPI program that compares all data received with what was sent: messages around a ring, messages from
+ * all to all, and, unless there is an argument, one-sided operations. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
