@@ -184,8 +184,8 @@ func (a *Attention) release(err error) {
 	}
 }
 
-// end does the work of release without calling the Receiver. It reports whether the caller must
-// call Ended.
+// end unlocks the role after a Receive. If the stream has ended with err, it also moves to the
+// state Closed and reports true: the caller must call Ended then.
 func (a *Attention) end(err error) bool {
 	ended := err != nil && a.State() != Closed
 	if ended {

@@ -11,7 +11,7 @@ func (a *Attention) Dedicate() {
 	}
 }
 
-// Gathers returns how often a shared poller has paused before it polled again.
+// Gathers returns the number of pauses that shared pollers have made between two rounds.
 func Gathers() uint32 { return gathers.Load() }
 
 // Pauses returns the number of attendants that are letting frames accumulate.

@@ -26,8 +26,8 @@ const (
 
 // An idleness counts the arrivals of a connection for the sweep.
 type idleness struct {
-	// Incremented by one for each arrival that the attendant or a poller read, and by more than few
-	// if a consumer did.
+	// Incremented by one for each arrival that the attendant or a poller has read, and by few+1 for an
+	// arrival that a consumer has read.
 	arrivals atomic.Uint32
 	swept    atomic.Uint32 // value of arrivals at the last sweep
 	sweeps   uint8         // consecutive sweeps that found few arrivals; used by the sweep only

@@ -130,8 +130,9 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 	}
 }
 
-// spin polls for c for a moment; others is the number of other waits. It is called without mu. If
-// over is true, waiting is over, and mu is held; otherwise mu is not held.
+// spin polls until c is ready or nothing has arrived for SpinTime or NearSpinTime. others is the
+// number of other waits. spin is called without mu. If over is true, waiting is over, and mu is
+// held; otherwise mu is not held.
 func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress, others int) (over bool, err error) {
 	lone := spinning.Add(1) == 1 && others == 0
 	defer spinning.Add(-1)

@@ -15,7 +15,7 @@ const (
 	// MaxHeader is the largest number of bytes Header returns: a short frame.
 	MaxHeader = CopyLimit + 64
 
-	// slabSize holds the headers, trailers and short payloads of one batch.
+	// slabSize is the size in bytes of the memory for headers, trailers and short payloads of a batch.
 	slabSize = 64 << 10
 
 	// maxVecs keeps a batch below the kernel's 1024 vector entries.
@@ -61,7 +61,8 @@ var batches = sync.Pool{New: func() any {
 	return &Batch{slab: make([]byte, 0, slabSize), vecs: make([][]byte, 0, maxVecs)}
 }}
 
-// Full reports whether Fill should stop adding frames. After a full batch, Fill is called again.
+// Full reports whether Fill should stop adding frames. The Conn calls Fill again after a full
+// batch.
 func (b *Batch) Full() bool { return b.FullFor(false) }
 
 // FullFor is Full for a given next frame. ahead means that the frame continues a message whose end
@@ -152,7 +153,7 @@ func (b *Batch) close() {
 	}
 }
 
-// written drops n bytes from the front and reports whether the batch is empty.
+// written removes the first n bytes, which were written, and reports whether the batch is empty.
 func (b *Batch) written(n int) bool {
 	b.bytes -= n
 	i := 0
@@ -175,7 +176,7 @@ func (b *Batch) release() {
 	b.last = regmem.Ref{}
 }
 
-// detach makes the bytes a socket holds, but has not counted as written, independent of the batch.
+// detach makes bytes that a socket has taken, but not counted as written, independent of the batch.
 func (b *Batch) detach() {
 	if b.to != nil && b.bytes > 0 {
 		b.to.Detach()

@@ -32,8 +32,7 @@ type Plan struct {
 // A Prediction is a frame the protocol has not begun to consume.
 type Prediction struct {
 	Header []byte // the bytes between the previous payload and this one, filled by the read
-	// The predicted place of the payload, with its length. A wrong prediction leaves other bytes
-	// there.
+	// The predicted place of the payload, with its length. A wrong prediction puts other bytes there.
 	Place []byte
 }
 
@@ -53,7 +52,7 @@ func (p *Plan) begin(most int) {
 	p.Frame, p.Predicted, p.Guarded, p.most = p.Frame[:0], p.Predicted[:0], false, most
 }
 
-// over drops all references to memory.
+// over clears all references to memory.
 func (p *Plan) over() {
 	clear(p.Frame)
 	clear(p.Predicted)
@@ -167,7 +166,7 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	}
 	r.missing = missing
 	if len(p.Predicted) > 0 && errors.Is(err, syscall.EFAULT) {
-		// The memory of a prediction is unmapped, and nothing was read. Read again without
+		// The memory of a prediction is unmapped, and nothing was read. The second read has no
 		// predictions.
 		r.ahead.never = true
 		return c.read()

@@ -23,8 +23,8 @@ const (
 	// likely to be right too.
 	shortGlimpse = 2 << 10
 
-	// maxGlimpses is the number of reads without a long frame after which reads fill the whole stage
-	// again. The end of a long message and the short messages after it need one or two such reads.
+	// maxGlimpses is the number of reads without a long frame after which reads fill the whole stage.
+	// The end of a long message and the short messages after it need one or two such reads.
 	maxGlimpses = 4
 
 	// maxFrame is the greatest length of a frame that a protocol may receive through staging.
@@ -89,7 +89,7 @@ func (r *receiver) end() {
 	r.over = true
 }
 
-// keep stores a copy of bytes that were read before the start.
+// keep stores a copy of the bytes that were read before the start, in early.
 func (r *receiver) keep(p []byte) {
 	r.early = append([]byte(nil), p...)
 	r.left = len(p) > 0
@@ -131,7 +131,8 @@ type reader Conn
 
 var _ attend.Receiver = (*reader)(nil)
 
-// Receive implements [attend.Receiver].
+// Receive implements [attend.Receiver]. It returns the staging buffer to the pool if nothing is
+// staged, unless a polling consumer needs the buffer again soon.
 func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error) {
 	r := &c.rx
 	r.polled = polled
@@ -151,13 +152,14 @@ func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error
 	return got, more, err
 }
 
-// Left implements [attend.Receiver].
+// Left implements [attend.Receiver]. It also counts bytes in the socket that no further report
+// announces.
 func (c *reader) Left() bool { return c.rx.left || c.rx.unread }
 
-// Deliver implements [attend.Receiver].
+// Deliver implements [attend.Receiver]. It returns false if the protocol is no Deliverer.
 func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.deliverer.Deliver() }
 
-// Partial implements [attend.Receiver].
+// Partial implements [attend.Receiver]: payload of the current frame is missing.
 func (c *reader) Partial() bool { return c.rx.missing > 0 }
 
 // Rest implements [attend.Receiver]. It frees the staging buffer before a wait that may be long. A
@@ -173,10 +175,10 @@ func (c *reader) Rest() {
 	}
 }
 
-// Ended implements [attend.Receiver].
+// Ended implements [attend.Receiver]. It reports err to the protocol.
 func (c *reader) Ended(err error) { (*Conn)(c).fail(err) }
 
-// Sent implements [attend.Receiver].
+// Sent implements [attend.Receiver]. The number is the count of writes.
 func (c *reader) Sent() uint32 { return uint32(c.tx.batches.Load()) }
 
 // receive reads and handles the bytes in the socket. The caller has the receive role. A short read

@@ -24,8 +24,8 @@ const (
 	dead         // the connection has ended; nobody takes the role any more
 )
 
-// turns is the number of batches a caller of Kick sends before a goroutine takes over, so that a
-// caller is not kept busy with the frames of others.
+// turns is the number of batches a caller of Kick sends before another goroutine takes over, so
+// that the caller is not occupied with the frames of others.
 const turns = 8
 
 // A sender is the sending half of a Conn.

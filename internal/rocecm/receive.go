@@ -52,8 +52,8 @@ func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 	}
 }
 
-// ackTime returns the time a timer code stands for, limited to the greatest one that the kernel
-// asks for.
+// ackTime returns the time a timer code stands for. A code above 24, the greatest code that the
+// kernel uses, counts as 24.
 func ackTime(code uint8) Time {
 	const longest = 24
 	return 4096 << min(code, longest)

@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A response is a queued acknowledgement, the unsent rest of a Read, or the result of an atomic
-// operation. Responses are sent in the order of the requests. [ROCE-RESP-15]
+// A response is a queued acknowledgement, the unsent packets of a Read Response, or the result of
+// an atomic operation. Responses are sent in the order of the requests. [ROCE-RESP-15]
 type response struct {
 	kind     ib.Kind // Ack, ReadResponse or AtomicAck
 	psn      ib.PSN  // number of its next packet

@@ -12,7 +12,8 @@ type window struct {
 	losing      bool   // recovered is valid
 }
 
-// minWindow leaves room for packets after a lost one, without which the peer does not send a NAK.
+// minWindow leaves room for packets after a lost packet, because only a later packet makes the peer
+// send a NAK.
 const minWindow = 4
 
 // maxUnasked is the greatest number of packets per request for an acknowledgement. [ROCE-REQ-4]
@@ -20,8 +21,8 @@ const maxUnasked = 32
 
 func (w *window) start(limit int) { w.size, w.limit = limit, limit }
 
-// asks reports whether a packet should request an acknowledgement if it is packet n since the last
-// one that did.
+// asks reports whether a packet should request an acknowledgement. n is the number of packets since
+// the last request, including this packet.
 func (w *window) asks(n int) bool { return n >= min(maxUnasked, max(1, w.size/4)) }
 
 // lost records the loss of packet oldest. sent is the number of the next new packet.

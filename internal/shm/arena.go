@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// pageSize is the unit in which Alloc gives out memory, in bytes.
+// pageSize is the unit of allocations in bytes.
 const pageSize = 4096
 
 // ErrNotAllocated means that the argument of Free is not memory that Alloc returned, or is freed

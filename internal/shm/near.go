@@ -13,7 +13,7 @@ package shm
 // nearMax is the greatest size in bytes of a piece that the line has room for.
 const nearMax = 32
 
-// near is the part of the line that holds the piece.
+// near is the piece in the cache line of the position.
 type near struct {
 	of    word // the name of the piece: see nearPiece
 	bytes block

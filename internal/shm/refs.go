@@ -197,7 +197,7 @@ func (q *Consumer) see(to uint32) error {
 		s := q.c.slot(f.refs)
 		r := reference{pos: s.pos.Load(), size: int(s.size.Load())}
 		if r.pos-q.head > q.tail-q.head {
-			// Not q.ring, because the ring may have grown since the last look.
+			// The bound is not q.ring, because the ring may have grown since the last look.
 			if r.pos-q.head > uint64(len(q.data)) {
 				return ErrIndex
 			}

@@ -122,7 +122,7 @@ func (o *conn) late(write bool) bool {
 	}
 }
 
-// Read implements [net.Conn].
+// Read implements [net.Conn]. After the deadline it fails even if bytes have arrived.
 func (o *conn) Read(p []byte) (int, error) { return o.receive(p, plainly, false) }
 
 // A reading is a function that reads, for example without consuming, in two forms: from a
@@ -137,7 +137,7 @@ var plainly = reading{read, (*rings).read}
 // settle ends the period in which the stream may move to shared memory, because an engine takes the
 // socket. settle waits while a grant is undecided.
 func (o *conn) settle() {
-	_ = o.setLater() // an error only leaves the socket without these options
+	_ = o.setLater() // after an error the socket only lacks these options
 	o.s.rlockDecided()
 	o.s.used.Store(true)
 	o.s.mu.RUnlock()
@@ -248,8 +248,8 @@ func (o *conn) sleepIn(try func() bool) error {
 	})
 }
 
-// sleep calls f, and calls it again at each event of n, until f returns true or the deadline of the
-// direction passes.
+// sleep calls f, and repeats the call at each event of n, until f returns true or the deadline of
+// the direction passes.
 func (o *conn) sleep(write bool, n *instance, f func(uintptr) bool) error {
 	o.mu.Lock()
 	both := o.limitsLocked() // kept while there are sleepers

@@ -109,7 +109,7 @@ type Watch struct {
 	events uint32
 
 	// The waiter owns the following fields.
-	armed bool // the readiness was asked for and has not been reported
+	armed bool // the readiness was requested and has not been reported
 	stale bool // the kernel may still report an earlier request
 }
 

@@ -98,7 +98,7 @@ const (
 
 var errNotTheEnd = errors.New("the socket that the peer has passed is not the other end of the connection")
 
-// A proofError means that a connection may contain bytes that do not belong to the stream. The
+// A proofError means that bytes outside the stream may have been sent on a connection. The
 // connection was reset and cannot be used any more.
 type proofError struct{ error }
 

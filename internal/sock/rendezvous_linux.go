@@ -303,9 +303,9 @@ func closeAll(files []int) {
 	}
 }
 
-// receive reads from the dialer by means of call. Without wait it polls for a moment, and returns
-// ErrWouldBlock if nothing arrives. With wait it sleeps, and returns os.ErrDeadlineExceeded after
-// timeout.
+// receive reads from the dialer by means of call. Without wait it polls for up to 100 us, and
+// returns ErrWouldBlock if nothing arrives. With wait it sleeps, and returns os.ErrDeadlineExceeded
+// after timeout.
 func (a *asking) receive(p []byte, call func(fd int, p []byte) (int, error), wait bool, timeout time.Duration) (n int, err error) {
 	switch {
 	case wait && !a.c.s.OpenArrivals():

@@ -118,8 +118,8 @@ func (r *rings) hush(bell int) {
 	}
 }
 
-// ask makes the next arrival ring the bell. It first discards what earlier arrivals wrote to the
-// bell.
+// ask makes the next arrival ring the bell. It first discards the bytes that earlier arrivals wrote
+// to the bell.
 func (r *rings) ask() {
 	r.hushBell()
 	r.in.Ask()
@@ -152,7 +152,7 @@ func (r *rings) result(n int, err error) (int, error) {
 	return 0, os.NewSyscallError("recv", err)
 }
 
-// look checks whether the peer's process has hung up.
+// look sets gone if the peer's process has hung up.
 func (r *rings) look() {
 	var b [1]byte
 	if n, err := peek(r.bell, b[:]); err == nil && n == 0 || err != nil && err != ErrWouldBlock {

@@ -15,7 +15,7 @@ const SharesByDefault = samehost.Auto == 0 && runtime.GOOS == "linux"
 // WhyOff is the reason for TCP if the options turn shared memory off.
 const WhyOff = "shared memory is turned off"
 
-// Reasons for TCP that are used in several places.
+// Reasons why bytes go through TCP; see PathOf.
 const (
 	whyNotOwned    = "the connection is wrapped, by a capture or TLS for instance"
 	whyOtherHost   = "the peer is not known to be on this host"

@@ -104,7 +104,7 @@ func (s *Socket) PeekAt(off int, p []byte) (int, error) {
 	return peek(s.fd, p)
 }
 
-// PeekFront ends the effect of PeekAt. [reader]
+// PeekFront ends the effect of PeekAt: later calls of Peek begin at the next unread byte. [reader]
 func (s *Socket) PeekFront() {
 	if r := s.rings; r != nil {
 		r.front = 0
