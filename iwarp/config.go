@@ -96,7 +96,7 @@ type Config struct {
 	// Sending first breaks a rule of RFC 5044, so do not set EarlyResponder for unknown peers.
 	EarlyResponder bool
 
-	// Markers asks for markers in the received stream. A peer that asks gets them in any case.
+	// Markers asks for markers in the received stream. A peer that asks gets markers in any case.
 	Markers bool
 	// FPDUSize fixes the size of ULPDUs in bytes, 128 to 64766. 0 fits FPDUs to TCP segments, which
 	// gives about 64 KiB on a loopback interface. Software peers take any size, and large ones are
@@ -115,8 +115,8 @@ type Config struct {
 
 	// FirstFPDUDelay delays the first FPDU of an Initiator; 0 means no delay. NoNudge switches off
 	// the zero-length RDMA Writes that an Initiator sends while nothing arrives, the first 20 ms
-	// after its first FPDU. They are needed because some peers do not read a first FPDU until a
-	// second arrives.
+	// after its first FPDU. These Writes are needed because some peers do not read a first FPDU
+	// until a second arrives.
 	FirstFPDUDelay time.Duration
 	NoNudge        bool
 

@@ -36,7 +36,8 @@ type txState struct {
 	used  int    // bytes used of the arena
 }
 
-// peeked holds requests at the front of the send queue that have not begun. They stay in the queue.
+// peeked holds requests at the front of the send queue that have not begun. These requests stay in
+// the queue.
 type peeked struct {
 	ahead    [lookAhead]*sendWQE
 	aheadAt  int // index in ahead of the request that begins next
@@ -452,7 +453,7 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 
 // fetches reports whether the payload in ref must be copied to the arena before its FPDU is made.
 // Far memory always must; guarded memory, such as a mapped file, must if the stream has CRCs,
-// because it may change between its CRC and the write to TCP.
+// because the memory may change between its CRC and the write to TCP.
 func (t *txState) fetches(ref regmem.Ref) bool { return ref.Far() || t.enc.CRC && ref.Guarded() }
 
 // fetch copies the bytes of ref to the arena, and releases ref. It returns false if the bytes are

@@ -19,11 +19,10 @@ const (
 	copiedBytes = 128 << 10
 )
 
-// copied adds the next segments of the current message with their payload copied, so that they are
-// one contiguous piece of memory: all segments of the message, or as many as there is room for. It
-// checks and copies the memory of all of them at once. It returns false and adds nothing if the
-// message is not suitable, or if a part of its memory is not accessible; segment then sends up to
-// that part.
+// copied adds the next segments of the current message with copied payload, as one contiguous piece
+// of memory: all segments of the message, or as many as there is room for. It checks and copies the
+// memory of all these segments at once. It returns false and adds nothing if the message is not
+// suitable, or if a part of its memory is not accessible; segment then sends up to that part.
 func (q *QueuePair) copied(b *frameio.Batch) bool {
 	t := &q.tx
 	m := &t.cur

@@ -165,8 +165,8 @@ func TestSourceGuess(t *testing.T) {
 const twoSegments = 50001
 
 // TestSourceStream checks that many messages, some of two segments with a Write between them,
-// arrive in lent memory by few reads. Messages may be like the ones before or not, the stream is
-// cut at many places, and CRCs are on or off.
+// arrive in lent memory by few reads. Messages may or may not be like earlier messages, the stream
+// is cut at many places, and CRCs are on or off.
 func TestSourceStream(t *testing.T) {
 	for _, crc := range []bool{false, true} {
 		for _, partial := range []int{0, 1, 100} {

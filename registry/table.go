@@ -125,7 +125,7 @@ func (t *Table) answer(kind, name string) (a Answer, ok bool) {
 	return Answer{t.named(kind, name), t.stale}.at(time.Now()), t.known
 }
 
-// named returns the known records of a name, or of all names of the kind if name is empty. They may
+// named returns the known records of a name, or of all names of the kind if name is empty. Some may
 // have expired. The caller holds t.mu.
 func (t *Table) named(kind, name string) []Record {
 	k := t.records[kind]
