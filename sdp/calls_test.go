@@ -408,7 +408,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Errorf("%v", &m)
 		}
 	})
-	inBubble(t, "no time to read", func(t *testing.T) { // if the read deadline has passed, no buffer is offered
+	inBubble(t, "no time to read", func(t *testing.T) { // after the read deadline no buffer is offered
 		w, c := piped(t)
 		c.SetReadDeadline(time.Unix(1, 0))
 		if n, err := c.Exchange([]byte("tell"), make([]byte, 5000)); n != 0 ||

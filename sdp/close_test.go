@@ -212,7 +212,7 @@ func TestCloseReset(t *testing.T) {
 // TestFINAlone ends the peer's stream without a DisConn, as the death of the peer's process does. A
 // waiting Read must end. [SDP-8.2.2-4] [SDP-8.2.1-7]
 func TestFINAlone(t *testing.T) {
-	for _, after := range []time.Duration{0, 20 * time.Millisecond} { // the second Read has time to fall asleep
+	for _, after := range []time.Duration{0, 20 * time.Millisecond} { // the second Read sleeps by then
 		a, b := pair(t, Options{}, Options{})
 		if _, err := a.Write([]byte("begun")); err != nil {
 			t.Fatal(err)

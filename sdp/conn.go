@@ -85,7 +85,7 @@ type ends struct {
 // A moving connection continues in another process or on another stream.
 type moving struct {
 	suspendTo chan error // gets the result of Suspend
-	resumeAt  uint16     // port named by OpReconnect; 0 if there is none, or once reconnect has begun to connect
+	resumeAt  uint16     // port named by OpReconnect; 0 after reconnect has begun, or if there is none
 	suspended bool
 }
 

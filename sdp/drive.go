@@ -21,7 +21,7 @@ type driver struct {
 const (
 	// Time after which a new connection receives arrivals even if no call waits.
 	attendTime   = time.Millisecond
-	bulkSize     = 16 << 10               // least payload, in bytes, of a message that is part of a steady stream
+	bulkSize     = 16 << 10               // least bytes of payload of a message in a steady stream
 	patienceTime = 200 * time.Microsecond // time that a write waits before its bytes are copied
 	// Time that Close waits for the peer's DisConn after the peer's TCP has acknowledged ours.
 	answerTime = 20 * time.Microsecond

@@ -67,7 +67,7 @@ type sideRecv struct {
 	kept  bool   // whether the machine holds that buffer
 	holds []hold // payload that waits for reads, from index head on
 	head  int
-	local [][]byte // memory of each RDMA Read in progress, oldest first; nil for a Read into the buffer of a call
+	local [][]byte // memory of each RDMA Read in progress, oldest first; nil for one into a call's buffer
 }
 
 // A hold is payload that waits for a read.

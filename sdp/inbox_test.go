@@ -87,7 +87,7 @@ func TestInboxLands(t *testing.T) {
 func TestInboxLendsLate(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
-	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // the stream's receiver does this, perhaps in another goroutine
+	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // the stream does this, perhaps in another goroutine
 	if !ok {
 		t.Fatal("no slot")
 	}

@@ -181,7 +181,7 @@ func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.
 // waiting calls must end, and the SuspCommAck must have been sent before.
 func TestComeBackFails(t *testing.T) {
 	inBubble(t, "SDP-13.1.1-8", func(t *testing.T) { // [SDP-13.1.1-9] [D-51] [D-56] [SDP-8.1.1-1]
-		w, c := memWire(t, memSide{}, goodHello) // the peer has no address to which the connection could connect
+		w, c := memWire(t, memSide{}, goodHello) // its peer has no address to connect to
 		read := started(func() (int, error) { return c.Read(make([]byte, 10)) })
 		if !waits(read) {
 			t.Fatal("nothing waits")

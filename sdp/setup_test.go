@@ -314,7 +314,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			t.Errorf("%v, %d refused", err, l.Refused())
 		}
 	})
-	t.Run("SDP-7.4-31", func(t *testing.T) { // only connections from the address that the mapper was told are accepted
+	t.Run("SDP-7.4-31", func(t *testing.T) { // only from the address that the mapper was told
 		told := netip.MustParseAddr("127.0.0.2")
 		lc := ListenConfig{Filter: func(_, remote net.Addr) bool {
 			return remote.(*net.TCPAddr).AddrPort().Addr().Unmap() == told

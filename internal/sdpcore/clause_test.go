@@ -49,7 +49,7 @@ func TestSDP_6_1_2_Hints(t *testing.T) {
 		for range 3 {
 			p.recv("SrcAvail size=300 +1 PIPE", "SrcAvailCancel PIPE", "ChRcvBuf size=100 PIPE")
 			p.write(1, 200).recv("SendSm PIPE").write(1, 200).recv("RdmaRdCompl size=199 PIPE")
-			p.write(1, 200).recv("RdmaRdCompl size=199") // a completion without REQ_PIPE resets the count of hints
+			p.write(1, 200).recv("RdmaRdCompl size=199") // without REQ_PIPE the count of hints restarts
 		}
 		if p.m.src.pol.hints != 0 || p.m.SendMode() != sdpwire.Combined {
 			t.Errorf("%d hints, mode %v", p.m.src.pol.hints, p.m.SendMode())
@@ -704,7 +704,7 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 			t.Errorf("%v: next at %v, %v", role, at, ok)
 		}
 		p.pass(5*ms - 1).want().pass(1).want("Data").stats("CreditStalls=1 SentCreditUpdates=1")
-		p.pass(time.Minute).want() // with one credit left, no empty Data is sent, because message 0 is certainly acknowledged
+		p.pass(time.Minute).want() // no empty Data with one credit, because there is no doubt
 		p = waiting(func(p *Params) { p.Role = role }).pass(5 * ms).want("Data").recv("Data ack=2 bufs=3").want()
 		if at, ok := p.m.Deadline(); !ok || at != 5*ms+again {
 			t.Errorf("%v: again at %v, %v", role, at, ok)
@@ -785,7 +785,7 @@ func TestSDP_9_2_Sink_Edges(t *testing.T) {
 }
 
 func TestSDP_6_1_2_Wish(t *testing.T) {
-	t.Run("SDP-6.1.2-9", func(t *testing.T) { // [SDP-6.1.2-10] [SDP-6.3.7-3] the flag depends on the lengths of the reads
+	t.Run("SDP-6.1.2-9", func(t *testing.T) { // [SDP-6.1.2-10] [SDP-6.3.7-3] depends on lengths of reads
 		wish := func(reads []int, change ...func(*Params)) string {
 			p := newProbe(t, append(change, autoPolicy)...)
 			for i, n := range reads {
@@ -932,7 +932,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("D-55", func(t *testing.T) { // [SDP-13.1-1] the limits for the port and for the number of suspensions
+	t.Run("D-55", func(t *testing.T) { // [SDP-13.1-1] limits of port and number of suspensions
 		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=6000").want("SuspCommAck",
 			"reconnect 6000")
 		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=5999").want("abort " +
@@ -1202,7 +1202,7 @@ func TestSDP_Small(t *testing.T) {
 	t.Run("SDP-6.3.8-3", func(t *testing.T) { // [SDP-12-9] [D-43]
 		newProbe(t).recv("ModeChange Pipelined", "ModeChange Combined").stats("ModeChangesRecv=2").recv("ModeChange Combined").stats("ModeChangesRecv=2 Violations=1")
 	})
-	t.Run("D-49", func(t *testing.T) { // after CloseRead with discard, payload is dropped even after another CloseRead
+	t.Run("D-49", func(t *testing.T) { // a later CloseRead does not undo the discard
 		p := newProbe(t)
 		p.took(p.m.CloseRead(0, true, mark()))
 		p.took(p.m.CloseRead(0, false, mark())).recv("Data +5").want("hold 5", "drop 5").alive()

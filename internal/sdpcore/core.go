@@ -57,7 +57,7 @@ type Params struct {
 	// driver posts one more as a spare. [D-08] Later messages may announce more of them, as for
 	// PeerBufs. [SDP-10.3-2]
 	RecvBufs       int
-	MaxRecvBufs    int // largest number of receive Private Buffers to post later; RecvBufs if that is larger
+	MaxRecvBufs    int // most receive Private Buffers to post later; at least RecvBufs
 	RecvSize       int // bytes of each receive Private Buffer, at least 37
 	PeerBufs       int // number of the peer's Private Buffers, as announced
 	PeerSize       int // size of the peer's Private Buffers in bytes, as announced
@@ -85,7 +85,7 @@ type Params struct {
 	// SrcAvail with more bytes left is not sent by Bcopy. [D-81]
 	SendBudget int
 
-	MinRecvSize, MaxRecvSize int  // limits of RecvSize if the peer requests another size; 0 for the defaults [SDP-10.6-7]
+	MinRecvSize, MaxRecvSize int  // limits if the peer requests another RecvSize; 0 for defaults [SDP-10.6-7]
 	NoResize                 bool // keep RecvSize, whatever the peer requests [SDP-10.6-14]
 	NoSuspend                bool // answer SuspComm with an abort [D-55]
 	MinSuspendPort           int  // least port a SuspComm may name [D-55]
@@ -110,8 +110,8 @@ type Timers struct {
 	// Unanswered is the time after which the bytes of an unanswered SrcAvail are sent by Bcopy, if
 	// they fit SendBudget; default 1 s. [D-81]
 	Unanswered time.Duration
-	Cancel     time.Duration // time after which an unanswered cancel ends the connection; default 5 s [D-81]
-	Suspend    time.Duration // time after which an unanswered suspension ends the connection; default 5 s [D-53]
+	Cancel     time.Duration // ends a connection with an unanswered cancel; default 5 s [D-81]
+	Suspend    time.Duration // ends a connection with an unanswered suspension; default 5 s [D-53]
 	Hysteresis time.Duration // least time between two changes of mode by policy; default 1 s [D-42]
 	// ModeAck is the time after which an empty Data asks for the acknowledgement of a ModeChange;
 	// default 200 ms. [D-45]

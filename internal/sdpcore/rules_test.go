@@ -217,7 +217,7 @@ func TestSDP_9_5_5_Cancels(t *testing.T) {
 	// No SinkAvail is sent between the request to cancel and the cancel. [SDP-9.3-2] [SDP-9.5.1-1]
 	t.Run("SDP-9.5.5-10", func(t *testing.T) {
 		p := newProbe(t).pipelined(true, true).write(1, 200).read(2, 300).skip().cancelWrite(1).want("SrcAvailCancel")
-		p.cancelRead(2).want().read(3, 300).want() // [D-34] the cancel waits for the answer to the SrcAvailCancel
+		p.cancelRead(2).want().read(3, 300).want() // [D-34] waits for the end of the SrcAvailCancel
 		p.recv("SendSm").want("revoke", "wrote 1 0 cancelled", "SinkAvailCancel")
 		p.recv("SinkCancelAck").want("revoke", "got 2 0 cancelled", "SinkAvail size=300 nd=0")
 	})
