@@ -150,7 +150,7 @@ func TestConformWait(t *testing.T) {
 		}
 	}
 	cl, urls := start(t, 1, "conform", "--listen", "iwarp://127.0.0.1:0", "--only", "iwarp/request", "--wait", "1m")
-	run(t, "ping", urls[0], "-c", "1") // ping ends when the case ends
+	run(t, "ping", urls[0], "-c", "1") // ping ends with the case
 	if code := cl.wait(); code != 0 {
 		t.Errorf("conform --listen: exit %d: %s", code, cl.stderr())
 	}

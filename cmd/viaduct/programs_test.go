@@ -72,7 +72,7 @@ func TestSDPSettings(t *testing.T) {
 		_, urls := start(t, 1, "serve", "--root", root, "--listen", "sdp://127.0.0.1:0?"+q)
 		out := filepath.Join(t.TempDir(), "out")
 		name, body := "big", big
-		if strings.Contains(q, "=37") { // 21 bytes per message
+		if strings.Contains(q, "=37") { // a message has only 21 bytes
 			name, body = "small", small
 		}
 		for _, d := range []string{"", "layout=ibta", "hello=raw"} {

@@ -93,7 +93,7 @@ type rdmaEnd struct {
 	sqKey, rqKey, cqKey int64
 	sq, cq              []byte
 	posted, taken       uint32
-	doorbell            int // descriptor
+	doorbell            int // descriptor to which doorbells are written
 }
 
 const endEntries = 16

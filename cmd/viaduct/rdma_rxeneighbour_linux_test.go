@@ -283,7 +283,7 @@ func (r *rxeAttack) try(e *rxeEnd, at uint64) error {
 		want, rs = 2, []rxeRequest{{n: 8, addr: at, key: e.key, raddr: at + 128, rkey: e.key}, r.rxeRequest}
 	}
 	if r.recvKey != 0 {
-		want++ // for the receive
+		want++ // one more completion, for the receive
 	}
 	if err := e.post(rs...); err != nil {
 		return fmt.Errorf("doorbell: %w", err)

@@ -111,7 +111,7 @@ func TestRecipes(t *testing.T) {
 		got := try(t, "viaduct run --rdma "+command)
 		var printed []string
 		for l := range strings.Lines(got) {
-			if strings.HasPrefix(l, "ping data: ") { // others concern the end of the connection
+			if strings.HasPrefix(l, "ping data: ") { // other lines concern the end of the connection
 				printed = append(printed, strings.TrimSpace(l))
 			}
 		}

@@ -48,7 +48,7 @@ func TestTimeout(t *testing.T) {
 		fails(t, 1, "not done after 100ms", append(args, "--timeout", "100ms")...)
 	}
 	_, urls := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0")
-	for count, want := range map[string]int{"0": 0, "1000000000": 1} { // 0: the time-out is no error
+	for count, want := range map[string]int{"0": 0, "1000000000": 1} { // for count 0, the time-out is no error
 		t.Run("ping -c "+count, func(t *testing.T) {
 			t.Parallel()
 			r := run(t, "ping", urls[0], "-c", count, "--timeout", "2s", "-q")

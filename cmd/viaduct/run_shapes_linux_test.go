@@ -279,7 +279,7 @@ func TestRunPrefork(t *testing.T) {
 				}
 				wg.Wait()
 			}
-			if how.shared == "0" { // all four listen
+			if how.shared == "0" { // all four children listen
 				eventually(t, "an answer of each child", func() bool { many(8); return len(by) == 4 || t.Failed() })
 			}
 			n := 160
@@ -360,7 +360,7 @@ func TestRunFlap(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				if c, err := new(sdp.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+sdpPort); err == nil {
 					c.SetDeadline(time.Now().Add(time.Second))
-					echoOnce(c) // the listener may be closed
+					echoOnce(c) // this may fail, because the listener may be closed
 					c.Close()
 				}
 				cancel()

@@ -40,7 +40,7 @@ func TestTransfer(t *testing.T) {
 		good(t, "put", in("copy"), at(u, "a/b/stored"))
 		same(t, filepath.Join(root, "a/b/stored"), body)
 		random(t, in("small"), 5)
-		good(t, "put", in("small"), at(u, "a/b/stored")) // replaces
+		good(t, "put", in("small"), at(u, "a/b/stored")) // replaces the stored file
 		d = document(t, good(t, "put", in("nothing"), at(u, "a/"), "--json"))
 		same(t, filepath.Join(root, "a/nothing"), nil)
 		if d["size"] != 0.0 || d["verified"] != true {

@@ -50,5 +50,5 @@ func TestServeOnePort(t *testing.T) {
 		same(t, out, body)
 		os.Remove(out)
 	}
-	fails(t, 1, "in use", "serve", "--root", root, "--listen", u+"c") // another process
+	fails(t, 1, "in use", "serve", "--root", root, "--listen", u+"c") // the port belongs to another process
 }
