@@ -31,9 +31,9 @@ const (
 type Param struct {
 	Name    string
 	Kind    Kind
-	Words   []string // of a Choice
+	Words   []string // words of a Choice
 	Default string   // in the form of an address, or a remark in parentheses
-	Lo, Hi  uint64   // of a Number or a Size
+	Lo, Hi  uint64   // limits of a Number or a Size
 	Dialer  bool     // only for the side that connects
 	About   string   // one sentence
 }

@@ -67,7 +67,7 @@ type sample struct {
 	seconds   float64
 	cpuClient float64 // seconds
 	cpuServer float64
-	path      samehost.Path // of the last connection
+	path      samehost.Path // path of the last connection
 }
 
 // measureTime bounds how long a measurement may take in addition to its planned time.
@@ -132,7 +132,7 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration, count *me
 		if err != nil {
 			return m, err
 		}
-		// The memory of both processes is divided by both ends of all connections.
+		// The result is the memory per end: that of both processes, divided by all ends.
 		m.value = float64(memory()-before+b.Memory-serverBefore) / float64(2*s.Conns)
 		return m, nil
 	}

@@ -10,7 +10,7 @@ import (
 	"viaduct/samehost"
 )
 
-// Ops, in the words of the command line.
+// Operations, named as on the command line.
 const (
 	OpWrite  = "write"  // RDMA Write, one-sided
 	OpRead   = "read"   // RDMA Read, one-sided
@@ -35,7 +35,7 @@ type spec struct {
 	Doorbell   int    `json:"doorbell"` // messages per doorbell
 	Conns      int    `json:"conns"`
 	Congestion string `json:"congestion,omitempty"`
-	Host       string `json:"host"` // where the server listens
+	Host       string `json:"host"` // host where the server listens
 }
 
 func (s spec) scheme() string {

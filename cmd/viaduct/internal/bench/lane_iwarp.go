@@ -22,7 +22,7 @@ type iwarpLane struct {
 	buf []byte
 	window[iwarp.SendWR]
 	slab  []byte
-	size  int // of each receive
+	size  int // bytes of each receive
 	done  []iwarp.Completion
 	used  int // Sends since the last credit: those sent, or those received
 	allow int // total of Sends for which the peer has receives

@@ -16,7 +16,7 @@ import (
 type streamLane struct {
 	s    spec
 	c    net.Conn
-	raw  rawReader // for polling; nil if the connection has none
+	raw  rawReader // reader for polling; nil if the connection has none
 	buf  []byte
 	at   int
 	left int

@@ -37,7 +37,7 @@ type viLane struct {
 	ptag *vi.Ptag
 	mem  *vi.Region
 	window[*vi.Descriptor]
-	small *vi.Descriptor // for send
+	small *vi.Descriptor // descriptor for send
 	recvs *vi.Region
 }
 
@@ -181,7 +181,7 @@ func (l *viLane) close() {
 	l.nic.DestroyPtag(l.ptag)
 }
 
-// A viHost is a NIC that waits for VIs.
+// A viHost is a NIC at which the VIs of the lanes are accepted.
 type viHost struct {
 	s    spec
 	u    *addr.URL

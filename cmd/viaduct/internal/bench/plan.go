@@ -17,7 +17,7 @@ type Plan struct {
 	Conns      []int
 	IdleConns  int
 	Rounds     int
-	Time       time.Duration // of one measurement
+	Time       time.Duration // duration of one measurement
 	Congestion string
 
 	// Progress, if set, is called before each measurement.
@@ -45,7 +45,7 @@ type Row struct {
 	Min       float64 `json:"min"`
 	Max       float64 `json:"max"`
 	Rounds    int     `json:"rounds"`
-	ToTCP     float64 `json:"ratio_to_tcp"` // of the medians; 0 without a baseline
+	ToTCP     float64 `json:"ratio_to_tcp"` // ratio of the medians; 0 without a baseline
 	// Processor time per 10^9 bytes moved, on either side.
 	ClientCPU float64 `json:"client_cpu_seconds_per_gb,omitempty"`
 	ServerCPU float64 `json:"server_cpu_seconds_per_gb,omitempty"`

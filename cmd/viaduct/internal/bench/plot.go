@@ -21,7 +21,7 @@ const (
 	plotWidth   = 700
 	panelHeight = 290
 	legendLine  = 17
-	legendWidth = 230 // of a column
+	legendWidth = 230 // width of a column
 	titleHeight = 24
 )
 

@@ -11,7 +11,7 @@ import (
 
 // An rdmaSide follows the messages of one direction.
 type rdmaSide struct {
-	fresh  bool // seen from the first message on
+	fresh  bool // the direction was seen from its first message on
 	queue  [4]untagged
 	tagged [3]whole // by opcode: Write and Read Response
 	reads  []rdmap.ReadRequest

@@ -140,8 +140,8 @@ func (m *Message) checkICRC(p *packet) {
 // Reserved bits of the BTH. The upper two bits of byte 4 are not among them, because networks set
 // them to report congestion.
 const (
-	reserved8a = 0x3f // of byte 4
-	reserved7  = 0x7f // of byte 8
+	reserved8a = 0x3f // reserved bits of byte 4
+	reserved7  = 0x7f // reserved bits of byte 8
 )
 
 func (m *Message) checkBTH(h *ib.BTH, b []byte) {

@@ -127,7 +127,7 @@ func (q *requests) write(m *Message, x *ib.Packet) {
 
 // checkPayload checks the length of a payload without regard to other packets.
 func (m *Message) checkPayload(x *ib.Packet) {
-	const least, most = 256, 4096 // of path MTUs
+	const least, most = 256, 4096 // least and greatest path MTU
 	o, n := x.Opcode, len(x.Payload)
 	switch {
 	case n > most:

@@ -15,7 +15,7 @@ type sdpState struct {
 	p       *mpaParser
 	layout  sdpwire.Layout
 	settled bool // the layout is known
-	whole   bool // seen from the Hello on, with nothing missing
+	whole   bool // the connection was seen from its Hello on, with nothing missing
 	side    [2]sdpSide
 	view    [2]*sdpView // the views of the two peers, nil if unknown
 }

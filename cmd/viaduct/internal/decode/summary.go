@@ -50,8 +50,8 @@ type ModeAt struct {
 
 const (
 	maxTotals = 20_000
-	maxModes  = 1000    // per connection
-	allModes  = 100_000 // of all connections
+	maxModes  = 1000    // mode changes per connection
+	allModes  = 100_000 // mode changes of all connections
 	allCounts = 200_000 // names of messages; further ones are counted as others
 )
 

@@ -22,8 +22,8 @@ type conn struct {
 	key    connKey
 	num    int
 	addr   [2]netip.AddrPort // first the side that opened the connection, or was seen first
-	half   [2]half           // by sender, as in addr
-	seen   bool              // seen from its first byte on
+	half   [2]half           // directions by sender, as in addr
+	seen   bool              // the connection was seen from its first byte on
 	closed bool
 	ignore bool   // the connection does not carry a known protocol
 	name   string // protocol, "" until it is known
@@ -41,13 +41,13 @@ type half struct {
 	fin    bool   // its FIN was seen
 	end    uint32 // sequence number of the FIN, if fin
 	next   uint32 // next sequence number
-	acked  uint32 // acknowledged by the other side, if hasAck
+	acked  uint32 // highest acknowledgement of the other side, if hasAck
 	hasAck bool
 	late   int     // acknowledgements that the other side has sent since acked last rose
 	queue  []piece // segments after a hole, in order
 	held   int     // memory of queue
 
-	buf    []byte // received and not decoded yet
+	buf    []byte // bytes that were received and not decoded yet
 	filled int    // bytes at the end of buf that were not captured
 	untold int    // missing bytes that were not reported, because the protocol is not known yet
 	lost   bool   // the position of the next frame is unknown

@@ -18,7 +18,7 @@ type vitcpParser struct {
 type vitcpSide struct {
 	attrs  vitcpwire.Attributes
 	stated bool // attrs is known
-	fresh  bool // seen from its first segment on
+	fresh  bool // the direction was seen from its first segment on
 
 	sure   bool // number is the number of the last numbered message
 	number vitcpwire.Number

@@ -18,11 +18,11 @@ type Exchange struct {
 	run    func(l *line) error
 }
 
-// A Recording is the traffic of the line.
+// A Recording is the recorded traffic of an exchange.
 type Recording struct {
 	Capture []byte        // pcapng
 	Lost    map[int]bool  // numbers of the packets that did not arrive
-	Delay   time.Duration // from one end to the other
+	Delay   time.Duration // transit time from one end to the other
 }
 
 // All returns the exchanges.

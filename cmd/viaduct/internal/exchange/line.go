@@ -36,7 +36,7 @@ type line struct {
 
 	mu   sync.Mutex
 	lose func(frame []byte) bool // guarded by mu
-	lost map[int]bool            // packets by number; guarded by mu
+	lost map[int]bool            // numbers of lost packets; guarded by mu
 
 	leisure int // factor by which times are longer than the shortest
 

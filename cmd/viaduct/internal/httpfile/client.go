@@ -26,7 +26,7 @@ var ErrNoDigest = errors.New("the server gives no SHA-256 to verify with (is it 
 // A Client fetches and stores files on one server.
 type Client struct {
 	HTTP *http.Client
-	Host string // of the Host header
+	Host string // value of the Host header
 	// Token is presented with every request; nil means no token.
 	Token *token.Token
 }

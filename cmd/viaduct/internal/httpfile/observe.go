@@ -9,7 +9,7 @@ import (
 // A Request describes one request that a server has answered.
 type Request struct {
 	Operation      string // get, head, put, or other
-	Status         int    // of HTTP
+	Status         int    // status code of HTTP
 	Received, Sent int64  // body bytes of the request and of the answer
 	Took           time.Duration
 }

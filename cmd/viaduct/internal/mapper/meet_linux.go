@@ -112,7 +112,7 @@ func Offer(udp netip.AddrPort, reg *portmap.Registry) (io.Closer, error) {
 	return newTable(reg).offer(udp)
 }
 
-// offer takes registrations for the Port Mapper at a UDP address until the socket is closed.
+// offer takes registrations for the Port Mapper at a UDP address until the listener is closed.
 func (t *table) offer(udp netip.AddrPort) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unixpacket", meetingAddr(udp))
 	if err != nil {

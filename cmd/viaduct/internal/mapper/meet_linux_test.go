@@ -66,7 +66,7 @@ func TestTable(t *testing.T) {
 	for _, step := range []struct {
 		what string
 		do   func() error
-		want int // services
+		want int // number of services
 	}{
 		{"the first", func() error { return tb.set(one, http, []netip.AddrPort{a("0.0.0.0:8080")}) }, 1},
 		{"the second", func() error { return tb.set(two, http, []netip.AddrPort{a("0.0.0.0:8081")}) }, 1},

@@ -69,8 +69,8 @@ type putting struct {
 	c          *Client
 	file       request      // holds the name of the file
 	free       []msg.Remote // pieces that this client may write to, in order of use
-	room       int64        // bytes of a piece
-	length     int64        // of the file, -1 if it is not known
+	room       int64        // length of a piece
+	length     int64        // length of the file, -1 if unknown
 	unanswered int          // number of extend requests without an answer
 	closing    bool         // the close was sent
 	answered   bool         // only the answer to the close is outstanding

@@ -120,7 +120,7 @@ type opened struct {
 // fills the others.
 type upload struct {
 	*store.Upload
-	length int64 // of the whole file, -1 if it is not known
+	length int64 // length of the whole file, -1 if unknown
 	stored int64 // bytes stored so far
 	hash   hash.Hash
 	whole  []byte // the mapped file, if the client writes the file as a whole; otherwise nil

@@ -134,17 +134,17 @@ func TestProofOnce(t *testing.T) {
 		return `{"op":"auth","proof":"` + hex.EncodeToString(p[:]) + `"}`
 	}
 	zero := `{"op":"auth","proof":"` + mine + `"}`
-	if r := exchange(t, c, zero); r["ok"] != false { // 1
+	if r := exchange(t, c, zero); r["ok"] != false { // request 1
 		t.Error(r)
 	}
-	first := challenge()                                                                   // 2
-	if r := exchange(t, c, zero); r["ok"] != false || r["error"] != "the token is wrong" { // 3
+	first := challenge()                                                                   // request 2
+	if r := exchange(t, c, zero); r["ok"] != false || r["error"] != "the token is wrong" { // request 3
 		t.Error(r)
 	}
 	if r := exchange(t, c, proof(first)); r["ok"] != false { // request 4: its nonces are used up
 		t.Error(r)
 	}
-	if second := challenge(); second == first { // 5
+	if second := challenge(); second == first { // request 5
 		t.Error("a nonce came twice")
 	}
 	if r := exchange(t, c, proof(first)); r["ok"] != false { // request 6: a proof for other nonces

@@ -179,7 +179,7 @@ func TestReset(t *testing.T) {
 	c.Close()
 }
 
-// TestTshark checks the file with tshark.
+// TestTshark: tshark finds no malformed packet, TCP anomaly or wrong checksum in a capture.
 func TestTshark(t *testing.T) {
 	testkit.Long(t, "5 s")
 	tshark, err := exec.LookPath("tshark")

@@ -38,7 +38,7 @@ var (
 // A Store serves the files of one directory. It is safe for concurrent use.
 type Store struct {
 	root     *os.Root
-	name     string // of the root directory
+	name     string // name of the root directory
 	writable bool
 	maxFile  int64
 	maxNames int // largest number of names in a directory that List accepts
@@ -142,7 +142,7 @@ func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 // faults, and this package does not read it.
 type View struct {
 	Data []byte
-	Size int64 // of the whole file at the time of View
+	Size int64 // bytes of the whole file at the time of View
 
 	file   *os.File
 	offset int64
@@ -207,7 +207,7 @@ func (v *View) Close() {
 type Entry struct {
 	Name  Text   `json:"name"`
 	Dir   bool   `json:"dir,omitempty"`
-	Size  *int64 `json:"size,omitempty"`  // of files
+	Size  *int64 `json:"size,omitempty"`  // set for files
 	Other bool   `json:"other,omitempty"` // cannot be opened: a pipe, or a link that leads outside or nowhere
 }
 
@@ -273,7 +273,7 @@ type Upload struct {
 	written   int64
 	end       int64   // offset after the last block written; blocks of zeros are skipped
 	flushed   int64   // bytes whose write-back was started
-	m         mapping // of the file, if Map was called
+	m         mapping // mapping of the file, if Map was called
 	done      bool
 }
 

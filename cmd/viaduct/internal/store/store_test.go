@@ -57,7 +57,7 @@ func TestView(t *testing.T) {
 		t.Error(err)
 	}
 	v.Close()
-	v, err = s.View("f", 100, 0) // exactly the end
+	v, err = s.View("f", 100, 0) // the offset is the end of the file
 	if err != nil || len(v.Data) != 0 {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestUpload(t *testing.T) {
 		u.Abort() // does nothing after Commit
 		u = create("sub/x", 3)
 		u.Write([]byte("new"))
-		if err := u.Commit(); err != nil { // replaces
+		if err := u.Commit(); err != nil { // replaces the file
 			t.Fatal(err)
 		}
 		if b, err := os.ReadFile(filepath.Join(dir, "sub/x")); err != nil || string(b) != "new" {

@@ -20,7 +20,7 @@ import (
 	"viaduct/samehost"
 )
 
-// iwarpTransport is an RDMAP Stream: MPA, DDP, RDMAP.
+// iwarpTransport carries messages over an RDMAP Stream: MPA, DDP, RDMAP.
 var iwarpTransport = Transport{
 	Scheme:    "iwarp",
 	DialMsg:   bounded(dialIWARP),

@@ -39,7 +39,7 @@ func FramePerPacket(to, from string) error {
 }
 
 func split(r *pcapgo.NgReader, out *pcapng.Capture) error {
-	streams := make(map[direction]*pcapng.Stream) // by the direction of the opener
+	streams := make(map[direction]*pcapng.Stream) // streams by the direction of their opener
 	rest := make(map[direction][]byte)            // the beginning of the next frame
 	for {
 		b, _, err := r.ReadPacketData()

@@ -41,7 +41,7 @@ func New(home string) (*Shark, error) {
 	return &Shark{path, home}, err
 }
 
-// own maps the layers our Lua dissectors decode to the names of these dissectors.
+// own maps each layer that a Lua dissector of ours decodes to the name of the dissector.
 var own = map[string]string{"sdp": "iwarp_sdp", "portmap": "sdp_portmap", "vitcp": "vitcp", "fcvi": "fcvi"}
 
 // native maps fields of decode to the fields of tshark's own dissectors. If tshark uses different

@@ -147,12 +147,12 @@ func (c *Conn) Register(b []byte, a msg.Access) (msg.Region, error) {
 	return r, nil
 }
 
-// PostWrite copies at once.
+// PostWrite copies at once. Reap returns the outcome.
 func (c *Conn) PostWrite(local msg.Region, off, n int, remote msg.Remote) error {
 	return c.post(local, off, n, remote, msg.RemoteWrite)
 }
 
-// PostRead copies at once.
+// PostRead copies at once. Reap returns the outcome.
 func (c *Conn) PostRead(local msg.Region, off, n int, remote msg.Remote) error {
 	return c.post(local, off, n, remote, msg.RemoteRead)
 }
