@@ -56,7 +56,7 @@ type delivery struct {
 	from   *arrival       // nil for a real connection over loopback, without an arrival
 
 	pair  *pair          // nil for a TCP connection
-	local netip.AddrPort // for a pair: the address that it shows as its own
+	local netip.AddrPort // for a pair: the address that the program's socket shows as its own
 }
 
 const (
@@ -235,8 +235,8 @@ func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 	return true
 }
 
-// watchUnclaimed closes an arrival if the program accepted it unseen, or if it stays in the
-// program's queue for too long. An arrival was accepted unseen if it leaves the queue without a
+// watchUnclaimed closes an arrival if the program accepted it unseen, or if the arrival stays in
+// the program's queue for too long. An arrival was accepted unseen if it leaves the queue without a
 // claim, or if the program sends bytes or closes the connection.
 func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	go func() {

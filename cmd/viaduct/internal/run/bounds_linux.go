@@ -18,7 +18,7 @@ const (
 	// pumpSize is the size of the pieces a relay moves.
 	pumpSize = 64 << 10
 	// nearReceive is SO_RCVBUF of this process's end of the connections to programs. The kernel
-	// doubles it for its own use.
+	// doubles the value for its own use.
 	nearReceive = 128 << 10
 	// unsent is the number of bytes beyond the peer's window that the kernel accepts.
 	unsent = 64 << 10

@@ -245,9 +245,9 @@ func checkPortMap() Finding {
 	return f
 }
 
-// checkAccess copies a descriptor of the program before it runs. If that is forbidden, all
-// connections would stay plain TCP. With --require it then returns an error, otherwise it prints a
-// line for the user.
+// checkAccess copies a descriptor of the program before the program runs. If that is forbidden, all
+// connections would stay plain TCP. checkAccess then returns an error with --require, and otherwise
+// prints a line for the user.
 func (s *supervisor) checkAccess(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == nil {

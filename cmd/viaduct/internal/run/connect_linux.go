@@ -300,8 +300,8 @@ func answerConnect(c *notify.Call, b *borrowed) {
 	c.Continue()
 }
 
-// refused answers a connect that SDP does not carry: it becomes plain TCP, or an error with
-// --require.
+// refused answers a connect that SDP does not carry. The connection becomes plain TCP, or the
+// connect fails with --require.
 func (s *supervisor) refused(c *notify.Call, d *dial) {
 	why := whyNot(d.err)
 	if !s.o.Require {
@@ -440,7 +440,7 @@ func (d *dial) names(local net.Addr) names {
 	return n
 }
 
-// attach connects the program's socket to this process and relays it.
+// attach connects the program's socket to this process and relays the connection.
 func (s *supervisor) attach(b *borrowed, d *dial) error {
 	lane := s.lanes[0]
 	if !d.to.Addr().Is4() {
@@ -449,8 +449,8 @@ func (s *supervisor) attach(b *borrowed, d *dial) error {
 	if lane == nil {
 		return errors.New("the host has no loopback address of this family")
 	}
-	// The names are set first, because another thread may wait for the socket and then ask for
-	// them.
+	// The names are set first, because another thread may wait for the socket and then ask for its
+	// names.
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
 	near, err := lane.join(b)
 	if err != nil {

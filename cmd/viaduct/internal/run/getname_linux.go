@@ -142,8 +142,8 @@ func (t *shortNames) answered(thread int) {
 	delete(t.m, thread)
 }
 
-// store writes a name like the kernel: as much as fits, and its whole length. The caller calls
-// answered after it has answered the call.
+// store writes a name like the kernel: as much as fits, and the whole length of the name. The
+// caller calls answered once the call is answered.
 func (t *shortNames) store(p programMemory, thread int, addr, length uint64, name []byte) unix.Errno {
 	var n [4]byte
 	if _, err := p.ReadMem(length, n[:]); err != nil {

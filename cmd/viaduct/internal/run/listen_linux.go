@@ -299,8 +299,8 @@ func (s *supervisor) checkListener(svc *service) {
 	}
 }
 
-// inheritListeners carries the listeners this process, and so the program, was started with. The
-// program makes no listen call for them.
+// inheritListeners carries the listeners that this process, and so the program, was started with.
+// The program makes no listen call for such a listener.
 func (s *supervisor) inheritListeners() {
 	ents, _ := os.ReadDir("/proc/self/fd")
 	for _, ent := range ents {

@@ -69,7 +69,7 @@ func (t target) refusedBy(b *borrowed, bound netip.Addr) bool {
 		return true
 	case ip.Is6() && ip.IsLinkLocalUnicast() && ip.Zone() == "":
 		return true
-	case bound.IsValid() && (t.any || bound.Is4() != ip.Is4()): // the kernel may connect it, by rules of its own
+	case bound.IsValid() && (t.any || bound.Is4() != ip.Is4()): // the kernel may connect such a socket, by rules of its own
 		return true
 	case b.family == unix.AF_INET6 && ip.Is4():
 		only, err := unix.GetsockoptInt(b.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)

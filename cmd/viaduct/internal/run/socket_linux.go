@@ -24,7 +24,7 @@ const (
 
 // A borrowed socket is a copy of a socket of the program, for the duration of a call. It is closed
 // before the call is answered. The program may close its own descriptor right after the call, and
-// expects that this closes the socket, for example so that it can bind to its port again.
+// expects that this closes the socket, for example so that the port can be bound again.
 type borrowed struct {
 	fd     int
 	family int

@@ -42,7 +42,7 @@ func streamOf(c net.Conn) (stream, error) {
 			return nil, err
 		}
 		oerr := raw.Control(func(fd uintptr) {
-			boundUnsent(int(fd)) // it may be the plain connection to the peer
+			boundUnsent(int(fd)) // fd may be the plain connection to the peer
 			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
 		})
 		return tcpStream{c, raw}, cmp.Or(oerr, err)

@@ -190,7 +190,7 @@ func (s *supervisor) open() error {
 		return err
 	}
 	s.inheritListeners()
-	s.e.Status.Server() // lists the program in "viaduct ps" before it connects
+	s.e.Status.Server() // "viaduct ps" then lists the program before its first connection
 	return nil
 }
 
@@ -384,8 +384,8 @@ func takeChange(pid, options int) change {
 	return c
 }
 
-// readFront receives the front's messages. If the front is killed, it kills the program, because a
-// user who kills viaduct run means the program.
+// readFront receives the front's messages. If the front is killed, readFront kills the program,
+// because a user who kills viaduct run means the program.
 func (s *supervisor) readFront(program int) {
 	for {
 		var b [8]byte

@@ -201,8 +201,8 @@ func (p *plainPlaces) note(at netip.AddrPort, err error) {
 }
 
 // dialsAtOnce is how many dials to one address run at a time. A program may start any number of
-// connects. A TCP listener queues them, but an SDP listener refuses more than 32 set-ups from
-// another host (sdp.ListenConfig.MaxPendingPerHost).
+// connects. A TCP listener queues all of the connections, but an SDP listener refuses more than 32
+// set-ups from another host (sdp.ListenConfig.MaxPendingPerHost).
 const dialsAtOnce = 24
 
 // gates limits the dials to each address.

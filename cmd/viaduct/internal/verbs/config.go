@@ -134,8 +134,8 @@ func tableOf(c *cobra.Command) string {
 	return t
 }
 
-// settable returns the flag a key sets, or nil if there is none. If c is nil, it searches only the
-// flags of all verbs.
+// settable returns the flag that a key sets, or nil if there is none. If c is nil, settable
+// searches only the flags of all verbs.
 func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	if key == configFlag || key == defaultFlag || key == "help" || key == "json" {
 		return nil
@@ -246,7 +246,7 @@ func (s setting) value(f *pflag.Flag) (one, list []string, err error) {
 	return []string{s.text}, nil, nil
 }
 
-// tryValue returns an error if a flag does not accept a value. It leaves the flag as it was.
+// tryValue returns an error if a flag does not accept a value. The flag keeps its old value.
 func tryValue(f *pflag.Flag, v []string) error {
 	if _, ok := f.Value.(pflag.SliceValue); ok || len(v) == 0 {
 		return nil

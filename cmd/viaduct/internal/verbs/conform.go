@@ -383,7 +383,7 @@ func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command s
 }
 
 // conformDatagram waits for a datagram, and returns a connection to its sender. The first Read
-// returns that datagram. If command is not empty, it is started before, as the peer. Datagrams of
+// returns that datagram. A command that is not empty is started first, as the peer. Datagrams of
 // the peers in before are then dropped, because they may still arrive. The new peer is added to
 // before.
 func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string, before map[string]bool) (net.Conn, error) {

@@ -237,8 +237,8 @@ func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out 
 }
 
 // prefix hashes the bytes in f, and returns how many of them need not be fetched again. If the
-// server's file does not begin with them, prefix empties f, resets h and returns 0. If the server
-// cannot compare them, they are kept.
+// server's file does not begin with these bytes, prefix empties f, resets h and returns 0. If the
+// server cannot compare, f keeps its bytes.
 func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os.File, h hash.Hash) (int64, error) {
 	n, err := io.Copy(h, f)
 	if err != nil || n == 0 {

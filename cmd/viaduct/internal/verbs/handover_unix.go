@@ -47,8 +47,8 @@ func (h *handoverConn) send(v any, files ...*os.File) error {
 	return err
 }
 
-// withFDs calls f with the descriptors of files. It does not use File.Fd, because that would make
-// the files blocking, and with them the sockets another process shares.
+// withFDs calls f with the descriptors of files. It does not use File.Fd, because Fd would make the
+// files blocking, also for another process that shares the sockets.
 func withFDs(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {
 		return f(fds)

@@ -201,7 +201,7 @@ var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\
 func roff(s string) string { return roffEscapes.Replace(s) }
 
 // buildTime returns the time of the commit, so that the same source makes the same pages.
-// SOURCE_DATE_EPOCH overrides it. Without either, the time is zero.
+// SOURCE_DATE_EPOCH overrides the time of the commit. Without either, the time is zero.
 func buildTime() time.Time {
 	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		return time.Unix(n, 0)

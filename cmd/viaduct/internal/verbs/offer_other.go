@@ -9,5 +9,6 @@ import (
 	"viaduct/portmap"
 )
 
-// offerMapper does nothing, because only viaduct run registers services, and it needs Linux.
+// offerMapper does nothing, because only viaduct run registers services, and viaduct run needs
+// Linux.
 func offerMapper(*shell.Env, netip.AddrPort, *portmap.Registry) (stop func()) { return func() {} }

@@ -105,7 +105,7 @@ type proxy struct {
 	ls    []net.Listener
 
 	mu       sync.Mutex
-	live     map[*duplex]struct{} // guarded by mu; nil once they were passed on
+	live     map[*duplex]struct{} // guarded by mu; nil once a handover has passed the pairs on
 	starting int                  // guarded by mu; accepted and not yet in live
 }
 

@@ -94,9 +94,9 @@ func (r *reach) retrier(ctx context.Context, e *shell.Env) *retrier {
 	return &retrier{e: e, left: r.retry, pause: firstRetry, ctx: ctx}
 }
 
-// again reports whether the operation should be attempted again after err. If so, it has paused
-// before it returns. It returns false if err is nil, if no attempts are left, if the context has
-// ended, or if calls(err) is false.
+// again reports whether the operation should be attempted again after err, and pauses before it
+// returns true. It returns false if err is nil, if no attempts are left, if the context has ended,
+// or if calls(err) is false.
 func (r *retrier) again(err error, calls func(error) bool) bool {
 	if err == nil || r.left <= 0 || r.ctx.Err() != nil || !calls(err) {
 		return false
@@ -186,7 +186,7 @@ type retryingFiles struct {
 	names [2]string  // names of the mechanisms of get and put
 }
 
-// files connects to a server, and reconnects after failures if retry asks for it.
+// files connects to a server, and reconnects after failures as often as --retry allows.
 func (r *reach) files(ctx context.Context, e *shell.Env, dial func(context.Context) (fileClient, error)) (fileClient, error) {
 	if r.retry == 0 {
 		return dial(ctx)

@@ -61,7 +61,7 @@ func checkRegister(at string, names []string, lease time.Duration) error {
 	return nil
 }
 
-// start registers the listeners. stop removes the registrations. Call it even after an error.
+// start registers the listeners. stop removes the registrations. Call stop even after an error.
 func (f *registerFlags) start(ctx context.Context, e *shell.Env, us []*addr.URL) (stop func(), err error) {
 	var records []registry.Record
 	for _, n := range f.register {
@@ -77,8 +77,8 @@ func (f *registerFlags) start(ctx context.Context, e *shell.Env, us []*addr.URL)
 	return keepAll(ctx, e, f.conn.registry, records, f.lease)
 }
 
-// keepAll registers records and renews them. stop removes the registrations. Call it even after an
-// error.
+// keepAll registers records and renews them. stop removes the registrations. Call stop even after
+// an error.
 func keepAll(ctx context.Context, e *shell.Env, at string, records []registry.Record, lease time.Duration) (stop func(), err error) {
 	var kept []*registry.Registration
 	reg, closeReg, err := names.Open(at, e.Log)
@@ -191,8 +191,9 @@ func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record,
 	return rs, nil
 }
 
-// ownAddresses returns the addresses where other hosts reach the listener of a URL. If it listens
-// on all addresses, these are the addresses of the interfaces, or loopback if there is no other.
+// ownAddresses returns the addresses where other hosts reach the listener of a URL. For a listener
+// on all addresses, these are the addresses of the interfaces, or loopback if there is no other
+// address.
 func ownAddresses(host string) ([]netip.Addr, error) {
 	if host != "" {
 		a, err := lookup(context.Background(), host, netip.Addr{})

@@ -395,7 +395,7 @@ func (c *connFlags) add(cmd *cobra.Command) {
 }
 
 // options returns the options of connections. listens means that the verb accepts connections. TLS
-// is refused for transports without it.
+// is an error for transports that do not have TLS.
 func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*transport.Options, error) {
 	if c.tls.Given() {
 		for _, u := range us {

@@ -82,8 +82,8 @@ server exits after its first client, unless -P is given.`,
 	return c
 }
 
-// config returns the configuration of the streams. rping has no addresses with parameters; its
-// flags set them.
+// config returns the configuration of the streams. The addresses of rping have no parameters; flags
+// set the values instead.
 func (p *rpingPlan) config(e *shell.Env, dials bool) (*iwarp.Config, error) {
 	u := &addr.URL{Scheme: "iwarp", Query: map[string][]string{"crc": {"on"}}}
 	if p.noCRC {

@@ -28,7 +28,8 @@ import (
 const maxParallel = 64
 
 // A tree copies many files between a directory and a server, over several connections at a time.
-// With resume it skips files both sides have alike, so that an interrupted copy continues.
+// With resume, the tree skips files that both sides have alike, so that an interrupted copy
+// continues.
 type tree struct {
 	e        *shell.Env
 	verb     string
@@ -333,7 +334,7 @@ func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, 
 	l.once.Do(func() {
 		es, err := fc.List(ctx, d)
 		if err != nil && !errors.Is(err, memsvc.ErrRefused) &&
-			!errors.Is(err, httpfile.ErrRefused) { // otherwise it does not exist yet
+			!errors.Is(err, httpfile.ErrRefused) { // after a refusal, the directory does not exist yet
 			l.err = err
 		}
 		for _, en := range es {

@@ -49,8 +49,8 @@ func usage(c *cobra.Command) error {
 	return nil
 }
 
-// forms returns the ways to call a command, each with the full name of the command. " | " separates
-// them in its Use.
+// forms returns the ways to call a command, each with the full name of the command. In the Use of
+// the command, " | " separates the forms.
 func forms(c *cobra.Command) (list []string) {
 	above := ""
 	if c.HasParent() {
