@@ -289,7 +289,7 @@ func TestSDP_9_2_Edges(t *testing.T) {
 		p.recv("SendSm").skip() // one Data is sent, and the rest of the write waits for credit
 		p.cancelWrite(1).want("detach 1 85").cancelWrite(1).want()
 		newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").cancelWrite(1).want()
-		// An urgent byte that was not announced is like any other.
+		// An urgent byte that was not announced is cancelled like any other byte.
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 70_000).urgent(2, 1).skip().cancelWrite(2).want("wrote 2 0 cancelled")
@@ -667,16 +667,16 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			c    credits
 			want bool
 		}{
-			// Half of the pool is new.
+			// An update is sent once half of the pool is new.
 			{credits{pool: 8, free: 8, told: 8, expect: 5, toldAck: 0}, true},
 			{credits{pool: 8, free: 8, told: 8, expect: 4, toldAck: 0}, true},  //
 			{credits{pool: 8, free: 8, told: 8, expect: 3, toldAck: 0}, false}, //
-			// The limit is rounded up.
+			// Half of an odd pool is rounded up.
 			{credits{pool: 9, free: 9, told: 9, expect: 4, toldAck: 0}, false},
 			{credits{pool: 9, free: 9, told: 9, expect: 5, toldAck: 0}, true}, //
-			// Two credits left.
+			// If the peer has two credits left, an update is sent.
 			{credits{pool: 8, free: 4, told: 4, expect: 2, toldAck: 0}, true},
-			// The credit was consumed by empty Data.
+			// The credit to return was consumed by empty Data.
 			{credits{pool: 8, free: 4, told: 4, expect: 2, toldAck: 0, empties: 2}, false},
 			// There is no credit to give.
 			{credits{pool: 8, free: 2, told: 4, expect: 2, toldAck: 0}, false},

@@ -18,7 +18,8 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 	// [SDP-10.1-1]
 	p.read(3, 300).recv("Data +5").want("hold 5", "copy 3 5@0", "got 3 5").recv("SrcAvail size=300 +1").read(4, 300).readDone().
 		want("hold 1", "copy 4 1@0", "read 4 299@1 from 1", "got 4 300", "RdmaRdCompl size=299")
-	// The stream ends first, and then the LLP. [SDP-8.2.1-12] [SDP-8.2.1-17] [SDP-8.2.1-23]
+	// Reads get the end of the stream first, and then the LLP ends. [SDP-8.2.1-12] [SDP-8.2.1-17]
+	// [SDP-8.2.1-23]
 	p.read(5, 10).recv("DisConn").want("closed", "finish", "got 5 0 EOF").read(6, 10).want("got 6 0 EOF")
 	p.took(p.m.LLPClosed(p.now, nil, mark())).want()
 	if !p.m.Finished() || p.m.Err() != nil {
@@ -200,7 +201,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	p = start(newProbe(t)).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("SuspComm port=5000")
-	// A peer may continue to send. [SDP-13.1.1-5] [D-54]
+	// After its SuspComm the peer may send no data. [SDP-13.1.1-5] [D-54]
 	newProbe(t, accepting).write(1, 300).recv("SuspComm port=6000").skip()
 	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SuspComm port=6000").recv("Data +5").aborted("SDP-13.1.1-5")
 	newProbe(t).recv("SuspCommAck").aborted("SDP-13.1.1-6")
@@ -210,7 +211,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 			t.Error(p.m.Err())
 		}
 	}
-	// The peer does not answer within five seconds. [D-53]
+	// A suspension that the peer does not answer within five seconds fails. [D-53]
 	if p := start(newProbe(t)).pass(5 * time.Second); p.m.Err() != ErrNoSuspend {
 		t.Error(p.m.Err())
 	}

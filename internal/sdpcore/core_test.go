@@ -322,11 +322,12 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	combined := func() *probe { return newProbe(t).write(1, 200) }
 	// [SDP-9.2-1] [SDP-9.2-2] [SDP-9.2-4] [SDP-11.2-2] [SDP-11.2-6] [SDP-6.3.2.1-1] [SDP-6.3.2-2]
 	combined().want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200")
-	// Partial answers are followed by the rest. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-17] [SDP-9.2-18]
+	// After partial answers, the peer acknowledges the rest. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-17]
+	// [SDP-9.2-18]
 	combined().skip().recv("RdmaRdCompl size=100").want().recv("RdmaRdCompl size=0").want().recv("RdmaRdCompl size=99").want("revoke", "wrote 1 200")
 	combined().recv("RdmaRdCompl size=200").aborted("SDP-9.2-17")
 	combined().recv("RdmaRdCompl size=100", "RdmaRdCompl size=100").aborted("SDP-9.2-17")
-	// Answers without progress are limited. [D-19]
+	// At most 16 answers in a row may bring no progress. [D-19]
 	p := combined()
 	for range 16 {
 		p.recv("RdmaRdCompl size=0").alive()
@@ -447,7 +448,7 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 		// Payload follows the SrcAvail.
 		{"SDP-11.3-5", []string{"ModeChange Pipelined", "SrcAvail size=500", "Data +5"}},
 		{"SDP-11.1-1", []string{"ModeChange Buffered", "SrcAvail size=500 +1"}}, // the mode is Buffered
-		// More payload than the buffer has.
+		// This SrcAvail has more payload than its buffer.
 		{"D-18", []string{"SrcAvail size=5 +6"}},
 		// The address range wraps around.
 		{"SDP-6.3.2.1-1", []string{"SrcAvail size=500 +1 va=0xffffffffffffff00"}},
@@ -535,7 +536,7 @@ func TestSDP_9_4_Transaction(t *testing.T) {
 	// A small write and a large read share one message. [SDP-9.4-1] [SDP-6.3.3-3]
 	p := newProbe(t).pipelined(false, true)
 	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("SinkAvail size=300 nd=0 +10", "wrote 1 10")
-	// The receiving half must be in Pipelined Mode. [SDP-9.4-2]
+	// Without Pipelined Mode of the receiving half, the read is not advertised. [SDP-9.4-2]
 	p = newProbe(t)
 	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("Data +10", "wrote 1 10")
 	// At the other end, the payload is delivered, and the reply is written. [SDP-9.4-3] [SDP-9.4-4]
@@ -564,7 +565,7 @@ func TestSDP_9_5_1_Stale(t *testing.T) {
 	p.recv("SinkAvail size=200 nd=0").write(4, 200).want("write 4 200@0 -> 0", "wrote 4 200", "RdmaWrCompl size=200")
 	// A NonDiscards greater than the counter is a violation. [D-24]
 	newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=1").aborted("D-24")
-	// The counters wrap. [SDP-9.5.1-7] [SDP-6.3.3.4-4]
+	// The counters wrap from all ones to zero. [SDP-9.5.1-7] [SDP-6.3.3.4-4]
 	p = newProbe(t, func(p *Params) { p.FirstSrcCount, p.FirstSnkCount = math.MaxUint32, math.MaxUint32 }).pipelined(true, true)
 	p.write(1, 10).recv("SinkAvail size=300 nd=0").write(2, 200).skip()
 	p.recv("Data +5").read(3, 5).read(4, 300).want("hold 5", "copy 3 5@0", "got 3 5", "SinkAvail size=300 nd=0")
@@ -608,7 +609,7 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 	if far != 60_000 {
 		t.Errorf("announced %d bytes ahead", far)
 	}
-	// Advertised bytes count as well. [D-30]
+	// Advertised bytes before the urgent byte count for the distance as well. [D-30]
 	p = newProbe(t).write(1, 100_000).urgent(2, 1).wantMsgs("SrcAvail size=100000 +1")
 	p.recv("RdmaRdCompl size=40000").wantMsgs("Data OOB_PEND").recv("RdmaRdCompl size=59999").wantMsgs("Data OOB_PRES +1")
 	// Urgent bytes are never written by RDMA. [SDP-9.5.3-8]
@@ -654,7 +655,7 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	p = newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").recv("SendSm ack=0")
 	p.want("revoke", "detach 1 1", "Data +84", "Data +84", "Data +31", "wrote 1 200")
 	p.write(2, 300).want("SrcAvail size=300 +1")
-	// The counts are exact. [D-32] [D-83]
+	// The counts of cancelled writes are exact. [D-32] [D-83]
 	newProbe(t).write(1, 200).cancelWrite(1).skip().recv("RdmaRdCompl size=50").want().recv("SendSm").want("revoke",
 		"wrote 1 51 cancelled")
 	// If the peer has answered all SrcAvails, no write is cancelled. [SDP-9.5.4-11]
@@ -665,7 +666,7 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 		want("revoke", "revoke", "wrote 1 0 cancelled", "write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
 	// A write that has not begun is cancelled at once.
 	newProbe(t).write(1, 200).write(2, 7).skip().cancelWrite(2).want("wrote 2 0 cancelled")
-	// The peer does not answer for five seconds. [D-81]
+	// If the peer does not answer a cancel for five seconds, it counts as dead. [D-81]
 	p = pipe().cancelWrite(1).pass(5 * time.Second)
 	if p.m.Err() != ErrDeadPeer {
 		t.Error(p.m.Err())
@@ -717,7 +718,8 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 }
 
 func TestSDP_9_5_5_SinkCancel(t *testing.T) {
-	// These are the rules for the Data Sink. [SDP-9.5.5-1] [SDP-9.5.5-10] [SDP-9.5.5-11]
+	// This end is the Data Sink, and cancels its SinkAvails. [SDP-9.5.5-1] [SDP-9.5.5-10]
+	// [SDP-9.5.5-11]
 	pipe := func() *probe { return newProbe(t).pipelined(false, true).read(1, 300).read(2, 400).skip() }
 	p := pipe().cancelRead(1).want("SinkAvailCancel").cancelRead(2).want().read(3, 500).want()
 	p.recv("SinkCancelAck").want("revoke", "revoke", "got 1 0 cancelled", "got 2 0 cancelled",
@@ -731,8 +733,8 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	if p.m.Err() != ErrDeadPeer {
 		t.Error(p.m.Err())
 	}
-	// These are the rules for the Data Source. [SDP-9.5.5-2] [SDP-9.5.5-6] [SDP-9.5.5-9]
-	// [SDP-6.3.11-1]
+	// This end is the Data Source, and answers the peer's cancel. [SDP-9.5.5-2] [SDP-9.5.5-6]
+	// [SDP-9.5.5-9] [SDP-6.3.11-1]
 	src := func() *probe { return newProbe(t).pipelined(true, false) }
 	src().recv("SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0", "SinkAvailCancel").want("SinkCancelAck").
 		write(1, 200).want("SrcAvail size=200")

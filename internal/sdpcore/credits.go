@@ -2,7 +2,7 @@ package sdpcore
 
 // credits numbers the messages of both directions and counts Private Buffers. [SDP 10]
 type credits struct {
-	// Sending.
+	// These fields are for sending.
 	first    serial // MSeq of the first message sent
 	next     serial // MSeq of the next message sent
 	acked    serial // number after the last message that the peer has acknowledged
@@ -13,7 +13,7 @@ type credits struct {
 	nudged   bool   // an empty Data was sent to get more credit
 	nudgedAt Time   // when this empty Data was sent
 
-	// Receiving.
+	// These fields are for receiving.
 	rfirst  serial // MSeq of the first message after Hello or HelloAck: 0 in either layout [D-05]
 	expect  serial // MSeq of the next message to be received
 	pool    int    // own Private Buffers announced

@@ -12,7 +12,7 @@ type resize struct {
 	noMore bool // an increase was answered with the old size [SDP-10.6-17]
 	noLess bool // a decrease was answered with the old size [SDP-10.6-18]
 
-	// The state of the end that gets a request.
+	// These fields are the state of the end that gets a request.
 	ackOwed bool
 	ready   bool // the buffers have their new size
 	size    int  // the new size
@@ -47,7 +47,7 @@ func (m *Machine) resizeStep() bool {
 	z := &m.rsz
 	switch {
 	case z.ackOwed && z.ready && m.offersExceed(z.size):
-		// [SDP-10.6-11] [SDP-6.4.2.1-1]; from here on the new size applies [SDP-10.6-16]
+		// From here on the new size applies. [SDP-10.6-11] [SDP-6.4.2.1-1] [SDP-10.6-16]
 		m.p.RecvSize = z.size
 		m.p.RecvThreshold = max(m.p.RecvThreshold, z.size)
 		z.ackOwed = false

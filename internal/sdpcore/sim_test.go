@@ -105,7 +105,7 @@ type simEnd struct {
 	nextID   uint64
 	nextStag uint32
 
-	// The state of the stream this end has received.
+	// These fields are the position in the stream that this end has received.
 	curWrite, curOff int
 
 	// These fields are the state of the wire, derived only from messages.

@@ -616,7 +616,8 @@ func (m *Machine) endSinkAvailCancel(*inbound) {
 	}
 	for s.avail.len() > keep {
 		s.avail.remove(s.avail.len() - 1)
-		// [SDP-9.5.5-9]; without a SinkAvail to cancel no answer is due. [SDP-9.5.5-4] [D-36]
+		// An answer is due, because there was a SinkAvail to cancel. [SDP-9.5.5-9] [SDP-9.5.5-4]
+		// [D-36]
 		s.ackOwed = true
 	}
 }

@@ -20,12 +20,12 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("sdp: protocol violation [%s] in %v: %s", v.Row, v.MID, v.What)
 }
 
-// Reasons in OpAbort, OpReadDone and OpWriteDone, besides a *Violation.
+// These are the reasons in OpAbort, OpReadDone and OpWriteDone, besides a *Violation.
 var (
 	ErrClosed = errors.New("sdp: connection closed") // a local call closed the connection
-	// The LLP was closed, or AbortConn was received.
+	// ErrReset means that the LLP was closed, or AbortConn was received.
 	ErrReset = errors.New("sdp: connection reset by peer")
-	// CancelRead or CancelWrite ended the operation.
+	// ErrCancelled means that CancelRead or CancelWrite ended the operation.
 	ErrCancelled   = errors.New("sdp: operation cancelled")
 	ErrDeadPeer    = errors.New("sdp: no answer to a cancel")                    // [D-81]
 	ErrNoSuspend   = errors.New("sdp: suspension refused or timed out")          // [D-53] [D-55]
