@@ -89,8 +89,8 @@ func TestRun(t *testing.T) {
 		took   time.Duration
 		err    error
 	}{
-		// [SDP-7.4-3] [SDP-7.4-26] [SDP-7.3.1.4-5]: the PMAck has the destination of the PMReq, and
-		// the caller gets the answer without delay.
+		// The PMAck has the destination of the PMReq, and the caller gets the answer without delay.
+		// [SDP-7.4-3] [SDP-7.4-26] [SDP-7.3.1.4-5]
 		{name: "accepted", answer: func(n int, b []byte) ([]any, error) {
 			if n == 1 {
 				return accept(n, b)

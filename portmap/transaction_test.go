@@ -102,7 +102,7 @@ func TestSDP_7_4_ack(t *testing.T) {
 	if !done || err != nil || m.Address != ap("10.0.0.9:8080") || m.PmTime != 200 {
 		t.Errorf("%+v %v %v", m, done, err)
 	}
-	// [SDP-7.5-4] [SDP-7.5.1-9]: a second PMAccept and a late PMDeny are ignored.
+	// A second PMAccept and a late PMDeny are ignored. [SDP-7.5-4] [SDP-7.5.1-9]
 	if tx.Receive(t0, in) != nil || tx.Receive(t0, answer(portmapwire.Deny, "10.0.0.1:80")) != nil {
 		t.Error("a second answer was answered")
 	}
@@ -175,7 +175,7 @@ func TestSDP_7_5_1_foreign(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	// [D-63]: one retry after 50 ms, then none.
+	// After the first ICMP report there is one retry after 50 ms, and after the second none. [D-63]
 	tx := newTx(t)
 	tx.Start(t0)
 	tx.Unreachable(t0)

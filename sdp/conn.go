@@ -60,7 +60,7 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	moving
 }
 
-// The calls are the reads and writes in progress.
+// The calls are the reads and writes that have not ended.
 type calls struct {
 	wops   []*op // writes that the machine holds
 	rops   []*op // reads that the machine holds
@@ -68,7 +68,7 @@ type calls struct {
 	nextID uint64
 }
 
-// The ends are the steps in the end of a connection.
+// The ends are the steps by which a connection ends.
 type ends struct {
 	closed      bool          // Close was called
 	readClosed  bool          // CloseRead was called

@@ -490,7 +490,7 @@ func TestOptions(t *testing.T) { // [D-39] [D-42]
 	if o.Set(map[string]string{"send-threshold": "0"}); o.SendThreshold != -1 {
 		t.Error("0 does not mean never")
 	}
-	// The sink's threshold is never below its buffers. [SDP-9-1] [SDP-9.5.1-2] [SDP-10-6]
+	// RecvThreshold is raised to the size of a Private Buffer. [SDP-9-1] [SDP-9.5.1-2] [SDP-10-6]
 	c, err := (&Options{RecvThreshold: 5, RecvBufferSize: 100}).complete()
 	if err != nil {
 		t.Fatal(err)

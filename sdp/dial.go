@@ -32,10 +32,11 @@ type Resolver interface { // [D-71]
 // A ResolveMode selects how a dialer uses its Resolver.
 type ResolveMode uint8
 
-// The modes.
+// A dialer uses its Resolver in one of these modes.
 const (
 	ResolveOff ResolveMode = iota // do not resolve: the dialed address speaks SDP
-	// Resolve and use SDP, otherwise plain TCP to the conventional address.
+	// ResolvePrefer resolves and uses SDP. If that fails, it uses plain TCP to the conventional
+	// address.
 	ResolvePrefer
 	ResolveRequire // resolve and use SDP, otherwise fail
 )

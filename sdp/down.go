@@ -91,7 +91,8 @@ func (c *Conn) drained() {
 			case e.Op != iwarp.OpRecv:
 				c.sendsDone(e.ID) // possibly the DisConn
 			case c.m.Finished():
-				// An AbortConn after the DisConn counts until the end. [SDP-8.2.1-12]
+				// An AbortConn that arrives after the DisConn has its effect until the end.
+				// [SDP-8.2.1-12]
 				c.received(c.now(), e)
 			}
 		}

@@ -43,7 +43,7 @@ func exportError(err error) error {
 	return &ProtocolError{Row: v.Row, Message: v.MID.String(), What: v.What, err: err}
 }
 
-// Errors of connections. All of them are wrapped in a *net.OpError.
+// These are errors of connections. Each is wrapped in a *net.OpError.
 var (
 	ErrReset       = sdpcore.ErrReset      // the peer, or the network, ended the connection abortively
 	ErrReadClosed  = sdpcore.ErrReadClosed // data arrived after CloseRead, so the connection was reset
@@ -51,7 +51,7 @@ var (
 	ErrSuspend     = sdpcore.ErrNoSuspend  // a suspension was refused or took too long
 	ErrUnsupported = errors.ErrUnsupported // the connection or the system does not support the call
 	ErrNoUrgent    = errors.New("sdp: no urgent byte has come")
-	// The peer speaks iWARP and did not continue with SDP.
+	// ErrNoHelloAck means that the peer speaks iWARP, and has not answered the Hello.
 	ErrNoHelloAck = errors.New("sdp: no HelloAck has come")
 )
 
@@ -69,7 +69,7 @@ func (e *RefusedError) Error() string { return "sdp: refused by peer: " + e.Reas
 // of the private data of the MPA reply.
 type Reason uint16
 
-// The reasons.
+// These are the reasons for refusing a Hello.
 const (
 	ReasonUnknown Reason = iota
 	ReasonHello          // there is no Hello, or it is malformed

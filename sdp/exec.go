@@ -52,7 +52,7 @@ func (s *sideSend) header() []byte {
 		if n == s.depth { // this Send waits for room in the queue
 			return make([]byte, 0, len(s.hdrs[0]))
 		}
-		// Sends under way keep the old memory.
+		// Sends under way continue to use the old memory.
 		n = min(max(8, 2*n), s.depth)
 		s.hdrs = make([][48]byte, n)
 	}

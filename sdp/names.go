@@ -10,7 +10,7 @@ import (
 // A Policy selects the flow control mode a half-connection changes to.
 type Policy uint8
 
-// The policies.
+// These are the policies.
 const ( // [D-42]
 	Auto         Policy = iota // according to the traffic
 	PinBuffered                // copies only
@@ -27,7 +27,7 @@ func (p Policy) String() string { return sdpcore.Policy(p).String() }
 // layout; a listener accepts both layouts.
 type Layout uint8
 
-// The layouts.
+// These are the layouts.
 const (
 	Figure Layout = iota // literally as in the figures
 	IBTA                 // the header layout of InfiniBand

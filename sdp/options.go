@@ -13,11 +13,11 @@ import (
 	"viaduct/samehost"
 )
 
-// Defaults. Sizes and thresholds were chosen by measurement; see docs/sdp.md.
+// These are defaults of Options. Sizes and thresholds were chosen by measurement; see docs/sdp.md.
 const (
 	defaultRecvBuffers    = 32
 	defaultRecvBufferSize = 256<<10 + 64 // bytes: 256 KiB of payload and the largest header
-	defaultThreshold      = 1 << 20      // bytes, for both sides
+	defaultThreshold      = 1 << 20      // bytes, for writes and for reads
 	defaultSocketBuffer   = 256 << 10    // bytes, for each direction
 	defaultMaxAdverts     = 16
 	defaultReadDepth      = 16

@@ -42,7 +42,8 @@ func (c *Conn) Path() Path { return c.path }
 // Stats are the counters and the state of a connection.
 type Stats struct {
 	Counters
-	// Flow control mode of each direction: Buffered, Combined or Pipelined.
+	// SendMode and RecvMode are the flow control modes of the two directions: Buffered, Combined or
+	// Pipelined.
 	SendMode, RecvMode string
 	Credits            int         // number of messages that may be sent now
 	SendQueue          int         // bytes written and not yet sent, read or acknowledged

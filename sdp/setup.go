@@ -351,7 +351,8 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		MaxAdverts: uint16(s.opt.MaxAdverts), ActRcvSz: uint32(s.opt.RecvBufferSize), // [SDP-6.2.2.3-1] [SDP-6.2.2.4-1]
 		LocIRD: uint16(s.opt.ReadDepth), LocORD: uint16(ord), // [SDP-6.2.2.5-1] [SDP-6.2.2.6-1] [SDP-8.1.1-19] [D-04]
 	}
-	// [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22]; data may follow at once [SDP-8.1.1-24]
+	// HelloAck is the first message; data may follow it at once. [SDP-8.1.1-16] [SDP-8.1.1-17]
+	// [SDP-8.1.1-22] [SDP-8.1.1-24]
 	err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(ack.Append(nil, g.layout))},
 		Inline: true, Unsignaled: true})
 	if err != nil {

@@ -34,7 +34,7 @@ import (
 // Port is the TCP port of rping.
 const Port = 7174
 
-// Bytes of data per round.
+// These are numbers of bytes of data per round.
 const (
 	DefaultSize = 64
 	MinSize     = 27 // the longest heading of the text and the final zero byte

@@ -12,7 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// Names of NICs that programs of 1998 to 2004 use, each followed by a number. [VIA 6.4.1]
+// These patterns match the names of NICs that programs of 1998 to 2004 use. All but loop end with a
+// number. [VIA 6.4.1]
 var (
 	numbered = regexp.MustCompile(`^(?i:(?:/dev/)?(?:clanvi|clan|vinic|nic|vi|via|via_eth|via_|vitcp))([0-9]*)$`)
 	windows  = regexp.MustCompile(`^\\\\\.\\VI([1-9][0-9]*)$`) // counts from 1
