@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestOneLogger: log lines of net/http have the same format and level as all others, and a normal
-// start logs no warning.
+// TestOneLogger: log lines of net/http have the same format and level as all other lines, and a
+// normal start logs no warning.
 func TestOneLogger(t *testing.T) {
 	t.Parallel()
 	p, urls := start(t, 1, "serve", "--root", t.TempDir(), "--listen", "tcp://127.0.0.1:0",

@@ -187,7 +187,7 @@ func (c *counted) Write(p []byte) (int, error) {
 }
 
 // difference describes the first position where got differs from sent. It also searches each slice
-// for the 64 bytes that the other one has at that position.
+// for the 64 bytes of the other slice at that position.
 func difference(sent, got []byte) string {
 	n := 0
 	for n < min(len(sent), len(got)) && sent[n] == got[n] {

@@ -90,8 +90,8 @@ func rdmaObjects() error {
 }
 
 // Objects that a program has closed leave nothing open in the supervisor, even if the kernel does
-// not report the close. If the supervisor runs out of descriptors, it fails commands itself,
-// because the kernel would write them into the rings.
+// not report the close. If the supervisor runs out of descriptors, it fails commands itself: the
+// kernel would write unanswered commands into the rings.
 func TestRDMAObjects(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t, 0, "run", "--rdma", "--", "env", calm, asRDMAObjects+"=1", os.Args[0])

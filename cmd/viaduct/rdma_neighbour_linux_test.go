@@ -58,7 +58,7 @@ const (
 	honestStep = 1 << 20
 	honestLen  = 64 << 10
 	honestEnds = 3
-	// The memory of the first two ends that is transferred; the rest is secret.
+	// The bytes of the first two ends that are transferred. The other bytes are secret.
 	movingLen = 4096
 	// The honest program creates and destroys this many objects first, so that the two programs
 	// have different handles.
@@ -404,8 +404,8 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	for _, m := range [][]byte{a.scratch, b.scratch, a.sq, a.cq, b.cq} {
 		seen = append(seen, m...)
 	}
-	// In this program's own file, the other program's offsets select at most memory of this
-	// program.
+	// Write and read at the offsets of the other program's rings. In this program's own file, they
+	// must not select those rings.
 	for _, key := range n.Offsets {
 		if _, err := unix.Pwrite(a.uverbs, bytes.Repeat([]byte{0xff}, 4096), key); err != nil {
 			return seen, err

@@ -150,7 +150,7 @@ func rxeHostileNeighbour() error {
 		}
 	}
 	var seen []byte
-	for _, key := range n.Offsets { // in this program's own file, these offsets select at most memory of this program
+	for _, key := range n.Offsets { // these must not select the other program's memory
 		b := make([]byte, 4096)
 		if _, err := unix.Pread(e.uverbs, b, key); err != nil {
 			return err

@@ -62,7 +62,7 @@ func awaitListener(t *testing.T, dir, port string) {
 }
 
 // TestRecipes runs the recipes, and the first commands of README.md, at free ports. The output of
-// the latter must match README.md.
+// README.md's commands must match the page.
 func TestRecipes(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

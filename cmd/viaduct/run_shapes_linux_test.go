@@ -247,7 +247,7 @@ func TestRunDaemon(t *testing.T) {
 }
 
 // The children of a server share one listener, or each opens a listener at the same address. All
-// children are served, and killing one does not affect the others.
+// children are served, and killing one child does not affect another.
 func TestRunPrefork(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

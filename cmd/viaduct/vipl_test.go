@@ -8,7 +8,7 @@ import (
 )
 
 // TestVIPLCheck checks that the report lists the devices that programs with libvipl can open, and
-// the reasons why they cannot open the others.
+// for other devices the reason why not.
 func TestVIPLCheck(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "vipl.conf")

@@ -29,7 +29,7 @@ func hostAddresses(t *testing.T) (at []netip.Addr) {
 }
 
 // eachWildcard runs f with each spelling of "every address" for transports with a discriminator,
-// and with one spelling for the others.
+// and with one spelling for other transports.
 func eachWildcard(t *testing.T, f func(t *testing.T, listen string)) {
 	for _, scheme := range transport.Names() {
 		hosts := []string{""}
