@@ -332,7 +332,8 @@ func (h *sdpHalf) read(n uint32) {
 	}
 }
 
-// sendSm applies a SendSm: it forces the oldest SrcAvail to Bcopy, or answers the cancel of all.
+// sendSm applies a SendSm. It answers a SrcAvailCancel, which ends all SrcAvails, or otherwise
+// forces the oldest SrcAvail to Bcopy.
 func (h *sdpHalf) sendSm(cancelled bool) {
 	switch {
 	case cancelled:

@@ -135,8 +135,7 @@ func (p *vitcpParser) connect(s, o *vitcpSide, m *Message, f vitcpwire.Header, c
 	}
 }
 
-// partOf returns the index of a type whose messages may have several segments, and 3 for all
-// others.
+// partOf returns the index of a type whose messages may have several segments, and otherwise 3.
 func partOf(t vitcpwire.Type) int {
 	switch t {
 	case vitcpwire.Send:

@@ -233,7 +233,7 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
 	io.WriteString(w, "</pre>\n")
 }
 
-// restTime bounds how long the rest of a refused body is read.
+// restTime bounds how long the unread bytes of a refused body are read.
 const restTime = 5 * time.Second
 
 // refuseRest refuses a request in the middle of its body. It reads and discards the remaining bytes

@@ -116,8 +116,8 @@ type opened struct {
 	upload *upload
 }
 
-// An upload is a file a client stores. While the server hashes and writes one piece, the client
-// fills the others.
+// An upload is a file a client stores. The client fills the next pieces while the server stores
+// one.
 type upload struct {
 	*store.Upload
 	length int64 // length of the whole file, -1 if unknown

@@ -60,7 +60,7 @@ type hinted struct {
 func (e *hinted) Error() string { return e.err.Error() }
 func (e *hinted) Unwrap() error { return e.err }
 
-// Hint adds a remedy to err. If there are several, the innermost one is shown.
+// Hint adds a remedy to err, unless err is nil or already has a remedy.
 func Hint(err error, hint string) error {
 	var h *hinted
 	if err == nil || errors.As(err, &h) {

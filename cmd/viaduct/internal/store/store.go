@@ -110,7 +110,7 @@ func forPeer(err error) error {
 	return err
 }
 
-// OpenFile opens a regular file for reading. For others it returns ErrIsDir or ErrNotFile.
+// OpenFile opens a regular file for reading. For other files it returns ErrIsDir or ErrNotFile.
 func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 	c, err := clean(p)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // firstSocket is the descriptor of the first socket the manager passes.
 const firstSocket = 3
 
-// A Socket was opened by the service manager. It is a TCP listener or a UDP socket.
+// A Socket is a TCP listener or a UDP socket that the service manager has opened.
 type Socket struct {
 	Listener net.Listener // nil for a UDP socket
 	Packets  *net.UDPConn // nil for a listener

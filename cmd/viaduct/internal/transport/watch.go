@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/status"
 )
 
-// Roles of a connection.
+// Roles of a connection, as "viaduct ps" shows them.
 const (
 	dialled  = "dial"
 	accepted = "accept"

@@ -155,8 +155,8 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 		args = append(args, "-e", fault)
 	}
 	fixed := 1 + len(faults)
-	// Disable rpcordma because it decodes Sends of other protocols, and the others because their
-	// ports are in the range from which the system picks ports for any process.
+	// Disable rpcordma because it decodes Sends of other protocols, and the other dissectors
+	// because their ports are in the range from which the system picks ports for any process.
 	for _, not := range []string{"rpcordma", "irc", "pcp", "pmproxy", "cbsp", "ams", "enip", "ecatf"} {
 		args = append(args, "--disable-protocol", not)
 	}
