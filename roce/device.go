@@ -73,9 +73,9 @@ type Completion struct {
 	// For receives.
 	Solicited   bool    // the peer requested an event
 	HasImm      bool    // Imm is valid
-	Imm         [4]byte // with HasImm
+	Imm         [4]byte // immediate data of the message
 	Invalidated bool    // the message invalidated Key
-	Key         uint32  // with Invalidated
+	Key         uint32  // key that the message invalidated
 	SourceQPN   uint32  // queue pair that sent the datagram
 
 	Value uint64 // value of the word before an atomic operation

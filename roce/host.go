@@ -19,7 +19,7 @@ func (q *host) NextReceive() (rocecore.Receive, bool) {
 	return q.receives.Pop()
 }
 
-// RequestDone implements rocecore.Host.
+// RequestDone implements rocecore.Host. An unsignaled request that has succeeded has no completion.
 func (q *host) RequestDone(r *rocecore.Request, c rocecore.Completion) {
 	q.posted.Add(-1)
 	if r.Unsignaled && c.Status == rocecore.OK {

@@ -188,7 +188,7 @@ func (e *SGE) use(q *QueuePair, off int, p []byte, need regmem.Rights, f func(re
 	return f(ref, p)
 }
 
-// request checks wr and converts it to a request of package rocecore.
+// request checks wr and converts it to a request of package rocecore. The errors are those of Post.
 func (q *QueuePair) request(wr *SendWR) (*rocecore.Request, error) {
 	if wr.Op >= OpRecv || q.cfg.Transport == UD && wr.Op != OpSend ||
 		q.cfg.Transport == UC && wr.Op != OpSend && wr.Op != OpWrite {

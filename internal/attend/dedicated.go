@@ -38,7 +38,7 @@ type attendant struct {
 	after then
 	mod   moderator
 	polls budget.Budget // whether to poll a source that can be polled without a system call
-	looks uint32        // value of a.looks when it last checked whether a consumer still polls
+	looks uint32        // value of a.looks when the attendant last checked whether a consumer still polls
 	timer *time.Timer
 }
 

@@ -58,7 +58,7 @@ type world struct {
 	role                  uint8
 	looks, seen           uint8
 	waited                bool
-	resume                bool  // the attendant's slot
+	resume                bool  // the signal that wakes the attendant in state Polled
 	arrived, eof          bool  // at the source, and not read
 	left                  bool  // bytes were read, and left for a consumer that is about to poll
 	keeps                 uint8 // number of further reads that leave bytes

@@ -235,7 +235,7 @@ func held(mu *perturb.Mutex, err error) error {
 type Waiters struct {
 	looks    budget.Budget // whether a waiting goroutine polls first
 	id       atomic.Uint32 // key in the history; 0 before the first wait
-	*waiting               // nil until a consumer sleeps, because an idle connection has several lists
+	*waiting               // nil until a consumer sleeps, so that the several lists of an idle connection are small
 }
 
 type waiting struct {

@@ -16,8 +16,8 @@ type Rule struct {
 // value is ready for use, with the same Rule in each call. All methods may be called by several
 // goroutines at once.
 type Budget struct {
-	misses  atomic.Int32 // in a row
-	hits    atomic.Int32 // since the penalty last fell
+	misses  atomic.Int32 // misses in a row
+	hits    atomic.Int32 // hits since the penalty last fell
 	penalty atomic.Int32 // occasions skipped after the last miss; hits halve the number
 	skip    atomic.Int32 // occasions still to be skipped
 }

@@ -42,7 +42,8 @@ type Conn struct {
 	left  int  // number of retransmissions left
 }
 
-// A message is retransmitted after firstGap, then after gaps that double up to lastGap. [ROCE-CM-7]
+// A message is retransmitted after firstGap, then after gaps that double up to lastGap: most times,
+// or mostDReq times if it is a DREQ. [ROCE-CM-7]
 const (
 	firstGap = 300 * time.Millisecond
 	lastGap  = 4 * time.Second

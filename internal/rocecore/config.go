@@ -21,11 +21,11 @@ type Config struct {
 
 // A SendConfig holds the parameters of the sending side of a connection.
 type SendConfig struct {
-	PSN      ib.PSN        // of the first packet
+	PSN      ib.PSN        // number of the first packet
 	MaxReads int           // greatest number of outstanding Reads and atomic operations
 	Timeout  time.Duration // time without an acknowledgement until retransmission; 0 means never
-	Retries  int           // retransmissions without progress
-	RNRRetry int           // retransmissions after RNR NAKs; RNRForever means no limit
+	Retries  int           // retransmissions without progress until the peer is given up
+	RNRRetry int           // retransmissions after RNR NAKs until the peer is given up; RNRForever means no limit
 	Window   int           // greatest number of unacknowledged packets; 0 means MaxWindow
 }
 

@@ -21,7 +21,7 @@ type requester struct {
 	started bool
 
 	items  fifo[item] // incomplete requests, the oldest first
-	cursor int        // index of the item that next belongs to, or items.len()
+	cursor int        // index of the item whose packet is next, or items.len()
 	oldest ib.PSN
 	next   ib.PSN
 	sent   ib.PSN
@@ -190,7 +190,7 @@ func (c *Connection) sendPacket(out *Output, it *item, psn ib.PSN, ask bool) boo
 	at := psn.Sub(it.first) * c.cfg.MTU
 	n := 0
 	switch it.kind {
-	case ib.Read: // the part of the data that has not arrived [ROCE-REQ-14]
+	case ib.Read: // request the data that has not arrived [ROCE-REQ-14]
 		p.Opcode = ib.ReadRequest
 		p.RETH = ib.RETH{VA: it.r.Remote.VA + uint64(at), RKey: it.r.Remote.Key, Length: uint32(it.length - at)}
 	case ib.Atomic:

@@ -9,7 +9,7 @@ import (
 // A timer holds the deadlines of a requester: the retransmission timeout, the end of the wait for a
 // peer that had no receive, and the next probe.
 type timer struct {
-	timeout time.Duration // 0 for never
+	timeout time.Duration // time until packets are retransmitted; 0 means never
 	running bool          // packets are unacknowledged
 	at      Time          // time of the retransmission
 
@@ -17,10 +17,10 @@ type timer struct {
 	probeGap time.Duration // doubles after each probe without progress
 	probe    bool          // a probe is due
 
-	waiting bool // for a peer that had no receive, until the time until
+	waiting bool // the requester waits for a peer that had no receive
 	until   Time
 
-	retries, rnrRetries int // remaining
+	retries, rnrRetries int // retransmissions that remain
 	cfg                 SendConfig
 
 	// The round trip is measured with one packet at a time, and smoothed.

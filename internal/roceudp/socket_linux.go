@@ -151,7 +151,7 @@ func (s *socket) receive(b *batch) (n int) {
 	return n
 }
 
-// address converts a socket address.
+// address converts a socket address. An IPv4 address mapped to IPv6 becomes an IPv4 address.
 func address(a *unix.RawSockaddrInet6) netip.AddrPort {
 	port := func(p *uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(p)); return uint16(b[0])<<8 | uint16(b[1]) }
 	if a.Family == unix.AF_INET {
@@ -161,7 +161,7 @@ func address(a *unix.RawSockaddrInet6) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), port(&a.Port))
 }
 
-// sockaddr stores an address in a, and returns its length in bytes.
+// sockaddr stores an address and a port in a, and returns the length of the address in bytes.
 func sockaddr(a *unix.RawSockaddrInet6, to netip.Addr, port uint16) uint32 {
 	put := func(p *uint16) { b := (*[2]byte)(unsafe.Pointer(p)); b[0], b[1] = byte(port>>8), byte(port) }
 	*a = unix.RawSockaddrInet6{}

@@ -137,7 +137,8 @@ type nearWorld struct {
 
 	making, at uint8 // the producer's piece, and the index of its next step
 
-	// Of the consumer: the position it has read, its own position, and the index of the next step.
+	// The consumer's state: the position it has read, its own position, and the index of its next
+	// step.
 	seen, head, place uint8
 	copied            [2]uint8
 }

@@ -222,7 +222,7 @@ func TestManyReferences(t *testing.T) {
 }
 
 // TestOwedAtTheEnd checks that a stream that ends while bytes are owed is aborted, because the
-// consumer may have copied anything meanwhile.
+// producer may change those bytes before the consumer has copied them.
 func TestOwedAtTheEnd(t *testing.T) {
 	p, q, _ := lendingPair(t)
 	b := allocate(t, refMin)

@@ -356,7 +356,7 @@ func (q *Consumer) Available() (int, error) {
 }
 
 // look reads the producer's position and references, and returns the number of bytes available. The
-// error is ErrIndex.
+// error is ErrIndex if the position or a reference is impossible.
 func (q *Consumer) look() (uint64, error) {
 	if q.Expects() && q.Offered != nil {
 		q.Offered() // first, because Offered may consume a wake-up that announces the bytes found below
@@ -453,7 +453,7 @@ func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 		return 0, nil, false
 	}
 	raceAcquire()
-	if err := q.resize(); err != nil { // for the same reason as in look
+	if err := q.resize(); err != nil { // the producer may have changed the size while the ring was empty
 		return 0, err, true
 	}
 	q.tail = tail

@@ -176,7 +176,7 @@ func (o *conn) setNow() error {
 		if err := netKeepAlive(fd); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
-		if err := unix.SetNonblock(fd, false); err != nil { // see ReadV
+		if err := unix.SetNonblock(fd, false); err != nil { // blocking mode, which ReadV needs
 			return os.NewSyscallError("fcntl", err)
 		}
 		return tuneAlways(fd, *t)

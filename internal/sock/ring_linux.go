@@ -51,7 +51,7 @@ const emptyReads = 256
 // copying.
 const (
 	awaitRoom = 20 * time.Microsecond
-	copying   = 4 // bytes per nanosecond
+	copying   = 4 // assumed speed of that copy, in bytes per nanosecond
 )
 
 // roomy is the back-off rule of spins.

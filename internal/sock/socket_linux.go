@@ -47,7 +47,7 @@ func Take(nc net.Conn) *Socket {
 	s := dup(sc)
 	if s != nil {
 		nc.Close()                    // the other descriptor keeps the stream open
-		unix.SetNonblock(s.fd, false) // see ReadV
+		unix.SetNonblock(s.fd, false) // blocking mode, which ReadV needs
 	}
 	return s
 }

@@ -14,7 +14,7 @@ import (
 // network namespace of the thread that called Open. A Conn serves one caller at a time.
 type Conn struct {
 	fd  int
-	seq uint32 // of the last request
+	seq uint32 // sequence number of the last request
 }
 
 // Open opens a Conn, which the caller closes.

@@ -19,13 +19,14 @@ const (
 type TCPSocket struct {
 	state byte
 	uid   uint32
-	inode uint32 // of its file; 0 until an accept call has made one
+	inode uint32 // number of the socket's file; 0 until an accept call has made the file
 }
 
 // Established reports whether the connection is open in both directions.
 func (s TCPSocket) Established() bool { return s.state == tcpEstablished }
 
-// Accepted reports whether the socket has a file: a connection has left the queue of its listener.
+// Accepted reports whether the socket has a file: an accept call has taken the connection from its
+// listener's queue.
 func (s TCPSocket) Accepted() bool { return s.inode != 0 }
 
 // Deferred reports whether the connection is not yet in the listener's queue: the kernel waits for
