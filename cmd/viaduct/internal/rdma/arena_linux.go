@@ -39,7 +39,7 @@ func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	if _, err := unix.FcntlInt(uintptr(mem), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 		return nil, -1, err
 	}
-	// Both descriptions are opened by name, so that orphaned can count them.
+	// Both descriptions are opened by name, so that orphaned can count the descriptions.
 	ours, err := reopen(mem, unix.O_RDWR)
 	if err != nil {
 		return nil, -1, err

@@ -106,7 +106,7 @@ func (id *cmID) serve(l net.Listener) {
 
 // arrival reads the request of a connection and reports it to the program. If too many requests
 // already wait for the program, arrival rejects the request. If no device serves the address, or
-// the request is invalid, it closes the connection.
+// the request is invalid, arrival closes the connection.
 func (id *cmID) arrival(nc net.Conn, t turn) {
 	local, remote := addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr())
 	dev := id.s.deviceFor(local.Addr())

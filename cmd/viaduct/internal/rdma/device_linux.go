@@ -111,7 +111,7 @@ func (d *device) findInterface() {
 		d.found.NetIndex, d.found.NetName = uint32(best.Index), best.Name
 		copy(d.mac[:], best.HardwareAddr)
 	}
-	if d.mac == [6]byte{} { // without a hardware address, it is derived from the name
+	if d.mac == [6]byte{} { // without a hardware address, mac is derived from the name
 		h := fnv.New64a()
 		h.Write([]byte(d.found.Name))
 		v := h.Sum64()

@@ -71,12 +71,12 @@ const (
 	engineSpin   = 20 * time.Microsecond
 	// lookAgain is the time after which a sleeping engine checks the ring once more, because the
 	// doorbell may be missing. The library writes its entry, and then rings only if the previous
-	// entry is no longer valid. Without a barrier between the two, its processor may check the
-	// previous entry before the engine frees it, and make the new entry visible only after the
-	// engine has checked the ring.
+	// entry is no longer valid. Without a barrier between the two, the library's processor may
+	// check the previous entry before the engine frees it, and make the new entry visible only
+	// after the engine has checked the ring.
 	lookAgain   = time.Millisecond
 	engineBatch = 64
-	// A batch of at least bulkBatch requests shows that the program does not wait for each of them.
+	// A batch of at least bulkBatch requests shows that the program does not wait for each request.
 	// An engine without work then sleeps for the time doze and checks the ring itself, up to dozes
 	// times, before it makes the program ring. It does not spin, because on few processors the
 	// program could then not post.
@@ -322,8 +322,8 @@ const heldFor = 100 * time.Microsecond
 // that the program need not ring. It is false while a Read is outstanding.
 func (e *engine) awaits() bool { return e.head < len(e.pending) && e.reads == 0 && !e.broken }
 
-// fetch takes up to room entries from the send queue as the next batch. If there are several, it
-// reads the payload of short ones with one call.
+// fetch takes up to room entries from the send queue as the next batch. If the batch has several
+// entries, fetch reads the payload of the short ones with one call.
 func (e *engine) fetch(room int) {
 	e.batch, e.at, e.alone = e.batch[:0], 0, 0
 	var raw [abi.SQELen]byte

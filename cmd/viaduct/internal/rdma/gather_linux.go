@@ -55,7 +55,7 @@ func (g *gatherer) gather(q *queuePair, batch []taken) {
 	total := 0
 	for i := range batch {
 		t := &batch[i]
-		if t.valid && t.entry.Op == abi.WROpRead { // it may change the payload of later requests
+		if t.valid && t.entry.Op == abi.WROpRead { // a Read may change the payload of later requests
 			break
 		}
 		n, p := g.add(q, t, from)

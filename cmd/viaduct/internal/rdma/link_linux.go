@@ -66,8 +66,8 @@ type dialled struct {
 	link *link // set when the accepting side is served here, too
 }
 
-// linked reports whether connections within this service get a link. They do not if their bytes
-// must be visible on TCP.
+// linked reports whether connections within this service get a link. There are no links if all
+// bytes must be visible on TCP.
 func (s *Service) linked() bool { return s.opt.WrapConn == nil && s.opt.SameHost != samehost.Off }
 
 // dial records a connection that is being dialled for q.

@@ -30,8 +30,8 @@ var (
 	errGone  = errors.New("rdma: the process has ended, or executes another program")
 )
 
-// long is the least number of bytes that access by the process number moves faster, because it
-// makes no intermediate copy.
+// long is the least number of bytes that access by the process number moves faster, because such
+// access makes no intermediate copy.
 const long = 8 << 10
 
 func (m *memory) ReadAt(p []byte, addr uint64) error {

@@ -90,8 +90,8 @@ func sent(c *notify.Call) ([]byte, error) {
 	return out, nil
 }
 
-// portID returns the address of the program's socket. If the socket has none, portID binds it, as
-// the kernel does at the first send.
+// portID returns the address of the program's socket. If the socket has none, portID binds the
+// socket, as the kernel does at the first send.
 func portID(fd int) (uint32, error) {
 	for range 2 {
 		sa, err := unix.Getsockname(fd)

@@ -98,7 +98,7 @@ func (ch *channel) takeBackLocked(of *notifier) (n uint32) {
 	all := make([]byte, len(ch.unread)*ch.size)
 	got, err := unix.Read(r, all)
 	if err != nil {
-		got = 0 // the program has read them meanwhile
+		got = 0 // the program has read the events meanwhile
 	}
 	ch.keepLastLocked(got / ch.size)
 	others := ch.unread[:0]

@@ -69,7 +69,7 @@ const (
 	gidRoCEv2 gidKind = 2
 )
 
-// String returns the text of gid_attrs/types. libibverbs compares all of it.
+// String returns the text of gid_attrs/types. libibverbs compares the whole text.
 func (k gidKind) String() string {
 	if k == gidRoCEv2 {
 		return "RoCE v2"

@@ -222,7 +222,7 @@ func (k *command) modifyQP() {
 }
 
 // setState sets the state that the program wants. The connection manager controls the iWARP stream:
-// of all states, only the error state has an effect on it. Only Reset leads out of the error state.
+// of all states, only the error state affects the stream. Only Reset leads out of the error state.
 func (q *queuePair) setState(to abi.State) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -186,8 +186,8 @@ const notReadyFor = 2 * time.Second
 
 // Full implements [iwarp.RecvSource]. A message without a posted receive stays at the stream for a
 // while. In iWARP, which has no "receiver not ready", the stream could end at once. But programs
-// written for networks that have it, such as InfiniBand, may post their receives late. Until then,
-// TCP slows down their peer.
+// written for networks with that answer, such as InfiniBand, may post their receives late. Until
+// then, TCP slows down their peer.
 func (r *receiver) Full(stream iwarp.Pending) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -154,7 +154,7 @@ func (s *Service) host(tid int, path string) string {
 }
 
 // sameRights reports whether a thread has the rights of this process. Only then may this process
-// open files outside of the tree for it.
+// open files outside of the tree for the thread.
 func sameRights(tid int) bool {
 	of := func(who string) (rights string) {
 		b, _ := os.ReadFile("/proc/" + who + "/status")

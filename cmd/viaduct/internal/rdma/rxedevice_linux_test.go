@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A device reports the path MTU of its interface. Programs choose the size of packets by it, and
-// larger packets would be refused.
+// A device reports the path MTU of its interface. Programs derive the size of packets from the path
+// MTU, and larger packets would be refused.
 func TestPathMTU(t *testing.T) {
 	all, err := net.Interfaces()
 	if err != nil {

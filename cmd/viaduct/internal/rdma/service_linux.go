@@ -88,7 +88,7 @@ type file interface {
 	release()
 }
 
-// New creates the devices. Call Close to release them.
+// New creates the devices. Call Close to release the devices.
 func New(o Options) (*Service, error) {
 	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{},
 		roce: rxe.NewFabric(), known: known{pid: os.Getpid()}, numbers: newNumbers(descriptorLimit(unix.Getrlimit).Max)}

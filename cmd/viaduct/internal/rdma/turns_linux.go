@@ -8,7 +8,7 @@ import (
 )
 
 // turns keeps concurrent set-ups in the order they began. Programs that open several connections at
-// once rely on it: the third that is requested here arrives third at the peer.
+// once rely on this order: the third that is requested here arrives third at the peer.
 type turns struct {
 	mu   sync.Mutex
 	last chan struct{} // guarded by mu

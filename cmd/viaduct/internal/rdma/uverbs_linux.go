@@ -117,7 +117,7 @@ func (d *domain) remove(iw *iwarp.QueuePair) {
 	d.mu.Unlock()
 }
 
-// abort resets the streams. It does not wait for them.
+// abort resets the streams. It does not wait until the streams have ended.
 func (d *domain) abort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -46,7 +46,7 @@ type outcome uint8
 const (
 	done     outcome = iota
 	notReady         // the responder has no receive for the request
-	noAnswer         // there is no responder, or it is not ready
+	noAnswer         // there is no responder, or the responder is not ready
 	busy             // the responder is executing another request, for which this one may not wait
 	noRoom           // the socket has no room for more packets
 )
@@ -287,7 +287,7 @@ func (q *QP) unfit(a *Attributes, e *sendEntry) Status {
 	case e.size > maxSize:
 		return LocalLength
 	case e.op == OpAtomicWrite && q.link.Load() != nil:
-		return LocalQPOperation // RoCEv2 as implemented here has no packet for it
+		return LocalQPOperation // RoCEv2 as implemented here has no packet for this operation
 	}
 	switch e.op {
 	case OpCompareSwap, OpFetchAdd:

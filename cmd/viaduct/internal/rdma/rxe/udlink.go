@@ -100,7 +100,7 @@ func (l *udLink) NextReceive() (rocecore.Receive, bool) {
 }
 
 // Received implements rocecore.Host. If a receive is too short for a datagram, the next datagram
-// uses it.
+// uses the receive.
 func (l *udLink) Received(_ rocecore.Receive, a rocecore.Arrival) {
 	q := l.qp
 	q.recv.mu.Lock()
