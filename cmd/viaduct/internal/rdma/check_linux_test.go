@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("a device: %+v", f)
 	}
 	for _, f := range []Finding{checkNetlink(), checkPayload(), checkLease()} {
-		if !f.Good || f.Warn { // the tests of programs need this, too
+		if !f.Good || f.Warn { // the tests of programs need these features, too
 			t.Errorf("%+v", f)
 		}
 	}

@@ -151,11 +151,11 @@ func TestGatherFault(t *testing.T) {
 			fill(a, b)
 			want := bytes.Clone(b.mem)
 			page := os.Getpagesize()
-			hole := 64 * page // of a's memory
+			hole := 64 * page // offset of a page that is missing in the memory of a
 			if _, _, e := unix.Syscall(unix.SYS_MUNMAP, uintptr(a.at(hole)), uintptr(page), 0); e != 0 {
 				t.Fatal(e)
 			}
-			defer func() { // so that all of it can be freed
+			defer func() { // map the page again, so that the whole memory can be freed
 				if _, _, e := unix.Syscall6(unix.SYS_MMAP, uintptr(a.at(hole)), uintptr(page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_FIXED|unix.MAP_PRIVATE|unix.MAP_ANON, ^uintptr(0), 0); e != 0 {
 					t.Error(e)
 				}

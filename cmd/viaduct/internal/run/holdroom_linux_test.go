@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeDescriptors opens descriptors until none is left, and returns their number. It closes all of
-// them but keep.
+// freeDescriptors opens descriptors until none is left, and returns their number. keep descriptors
+// stay open until giveBack is called; the others are closed at once.
 func freeDescriptors(t *testing.T, keep int) (n int, giveBack func()) {
 	t.Helper()
 	var fds []int

@@ -229,7 +229,7 @@ func TestMetricsExact(t *testing.T) {
 					requests = gets * 28 // bytes of a Read Request Header [RDMAP 4.4]
 				}
 				check("client", client, map[string]float64{
-					// open and close, three times, and extend, three times
+					// requests: three times open and close, and three times extend
 					series("viaduct_operations_total", "operation", "send"):       9,
 					series("viaduct_operations_total", "operation", "receive"):    9,
 					series("viaduct_operations_total", "operation", "write"):      puts + 1,

@@ -212,7 +212,7 @@ func TestWireGroup(t *testing.T) {
 	a, b := wireEnds(t, UD)
 	group := GID{0: 0xff, 1: 0x0e, 10: 0xff, 11: 0xff, 12: 239, 13: 255, 14: byte(rand.IntN(256)),
 		15: byte(rand.IntN(256))}
-	if err := a.f.Attach(a.qp, group); err != nil { // one joins before it is ready, one after
+	if err := a.f.Attach(a.qp, group); err != nil { // a joins before it is ready, b after it is ready
 		t.Fatal(err)
 	}
 	for _, e := range []*end{a, b} {
