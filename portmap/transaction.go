@@ -196,7 +196,7 @@ func (t *transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
 
 // A Mapped is a server's answer.
 type Mapped struct {
-	Address netip.AddrPort // the SDP Address
+	Address netip.AddrPort // address where the service speaks SDP
 	PmTime  PmTime         // lifetime of the answer
 	At      time.Time      // time at which the answer was received
 	Cached  bool           // the answer is from an earlier question, and no datagram was sent

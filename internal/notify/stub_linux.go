@@ -168,8 +168,8 @@ func (ch *Child) passExec(ctl int) error {
 		if err != nil || p[0].Revents != 0 || p[1].Revents&unix.POLLIN == 0 {
 			return err
 		}
-		// The socket was polled before the listener, so it is polled again: the call may already be
-		// one of the program.
+		// The socket was polled before the listener. It is polled again, because the stub may have
+		// become the program since, and then the call belongs to the program.
 		if p, err = said(0); err != nil || p[0].Revents != 0 {
 			return err
 		}

@@ -304,7 +304,7 @@ func TestSDP_9_2_Edges(t *testing.T) {
 
 func TestSDP_9_3_Edges(t *testing.T) {
 	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(false, true) }
-	// These reads are not advertised. [SDP-9.5.1-1] [SDP-11.3-8] [SDP-11.3-14] [SDP-9.4-2]
+	// Most of these reads are not advertised. [SDP-9.5.1-1] [SDP-11.3-8] [SDP-11.3-14] [SDP-9.4-2]
 	// [SDP-12-10]
 	t.Run("SDP-9.3-2", func(t *testing.T) {
 		pipe(func(p *Params) { p.NoSinkAvail = true }).read(1, 300).want()

@@ -784,7 +784,7 @@ func TestSDP_9_2_29_Deadlock(t *testing.T) {
 	// [SDP-9.5.6-1]
 	newProbe(t).recv("SrcAvail size=5000 +1").skip().pass(time.Millisecond).want("read local 1000 from 1").readDone().want("RdmaRdCompl size=1000").
 		pass(time.Second).want()
-	// If a SrcAvail is too large for that and both ends wait, the Accepting Peer yields first.
+	// If a SrcAvail is too large to be fetched and both ends wait, the Accepting Peer yields first.
 	small := func(p *Params) { p.RecvBudget = 0; p.SendBudget = 0 }
 	newProbe(t, small, accepting).write(1, 500).recv("SrcAvail size=500 +1").skip().pass(10 * time.Millisecond).want("SendSm")
 	newProbe(t, small).write(1, 500).recv("SrcAvail size=500 +1").skip().pass(29 * time.Millisecond).want().pass(time.Millisecond).want("SendSm")

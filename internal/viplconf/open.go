@@ -53,16 +53,17 @@ func (o *Opener) Config() *Config { return o.cfg }
 
 // A Place describes how to use an open NIC.
 type Place struct {
-	// Wait is the host part of the address on which the NIC waits for connections; nil means the
-	// NIC's own address.
+	// Wait is the host part of the address on which the NIC waits for connections; nil means every
+	// address at which the NIC listens.
 	Wait []byte
 
 	// Gather allows sends posted one after the other to be transmitted together.
 	Gather bool
 }
 
-// Open opens the NIC called name. The error matches vi.ErrInvalidParameter if the name is unknown,
-// and vi.ErrResource if the hosts file cannot be read or an address is in use.
+// Open opens the NIC called name. The error matches vi.ErrInvalidParameter if the name is unknown
+// or the provider refuses its settings, and vi.ErrResource if the hosts file cannot be read or an
+// address is in use.
 func (o *Opener) Open(name string) (*vi.NIC, Place, error) {
 	d, err := o.cfg.Find(name)
 	if err != nil {
