@@ -127,9 +127,9 @@ func (a *Attention) begin(from State, e Event) {
 }
 
 // Poll calls Receive of the Receiver for a consumer, without waiting, and reports whether anything
-// arrived. It returns false at once if another goroutine has the role, before Start and after
-// Close. While a consumer polls, the goroutine of the connection stays away from the source. A
-// consumer that is about to wait calls Wait.
+// arrived. It returns false at once if another goroutine has the role, before Start or Reserve, and
+// after Close. While a consumer polls, the goroutine of the connection stays away from the source.
+// A consumer that is about to wait calls Wait.
 func (a *Attention) Poll() bool {
 	a.looks.Add(1)
 	if !a.role.TryLock() {
@@ -149,7 +149,7 @@ func (a *Attention) Poll() bool {
 
 // Receive calls Receive of the Receiver for a goroutine that is not a consumer. It waits for the
 // role. It reports whether anything arrived and the stream has not ended. It returns false before
-// Start and after Close.
+// Start or Reserve, and after Close.
 func (a *Attention) Receive() bool {
 	a.role.Lock()
 	if s := a.State(); s == Unstarted || s == Closed {

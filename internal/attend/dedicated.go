@@ -187,7 +187,7 @@ const (
 // kilobytes.
 const pollTime = 30 * time.Microsecond
 
-// polling is the back-off of polling. A connection on which requests are rare is not polled.
+// polling is the back-off rule of poll. A connection on which requests are rare is not polled.
 var polling = budget.Rule{Grace: 2, Max: 63}
 
 // poll polls the source for pollTime, if that needs no system call. The caller has the receive role

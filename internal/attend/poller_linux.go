@@ -120,7 +120,7 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 		return false
 	}
 	if a.src.Ask() {
-		// Earlier arrivals are not reported: an attendant reads them.
+		// Earlier arrivals are not reported, so add fails if there are any. An attendant then reads them.
 		if _, err := a.src.Readable(); err != sock.ErrWouldBlock {
 			sock.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, a.src.FD(), nil)
 			p.closeSoonLocked()

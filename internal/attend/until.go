@@ -150,7 +150,7 @@ func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Pr
 		mu.Unlock()
 		switch {
 		case got:
-			// Other traffic may continue for ever.
+			// Arrivals of other messages may continue for ever.
 			if ctx.Err() != nil {
 				return false, nil
 			}

@@ -158,10 +158,11 @@ func (c *Conn) sendLater(err error) {
 
 // SendNow sends one frame past the queue, if the send role is free, and reports whether it did. It
 // calls fill, instead of the protocol's Fill, to build the frame in memory Frame returns. SendNow
-// returns false, and sends nothing, if the role is taken or fill returned false. fill runs in the
-// send role, at most once, and obeys the rules for methods of a Protocol. Sent is called, before
-// SendNow returns or later, when the kernel or the peer has the whole frame. SendNow does not wait
-// for the peer. It is for a short message when nothing else is queued.
+// returns false, and sends nothing, if the role is taken, if fill returned false, on a portable
+// stream, and after Shutdown or Close. fill runs in the send role, at most once, and obeys the
+// rules for methods of a Protocol. Sent is called, before SendNow returns or later, when the kernel
+// or the peer has the whole frame. SendNow does not wait for the peer. It is for a short message
+// when nothing else is queued.
 func (c *Conn) SendNow(fill func() bool) bool {
 	t := &c.tx
 	perturb.Point()

@@ -321,7 +321,7 @@ func TestProof(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A different connection with the same addresses, as another namespace may have.
+	// d is another connection with the same addresses, as another namespace may have.
 	err := prove(a.s.fd, d.s.fd, addrPort(d.remote), addrPort(d.local))
 	if _, broken := errors.AsType[proofError](err); !broken {
 		t.Errorf("another connection with these addresses: %v", err)

@@ -52,7 +52,8 @@ func Take(nc net.Conn) *Socket {
 	return s
 }
 
-// dup returns a Socket for a duplicate of the descriptor of sc, or nil.
+// dup returns a Socket for a duplicate of the descriptor of sc. It returns nil if sc is no stream
+// or the process has no descriptor left.
 func dup(sc syscall.Conn) *Socket {
 	raw, err := sc.SyscallConn()
 	if err != nil {
@@ -250,7 +251,7 @@ func (s *Socket) Interrupt() bool {
 	return true
 }
 
-// Interrupted ends the effect of Interrupt. [reader]
+// Interrupted ends the effect of Interrupt. OpenArrivals must have succeeded. [reader]
 func (s *Socket) Interrupted() { s.in.f.SetReadDeadline(time.Time{}) }
 
 // openOut creates the epoll instance for the writer's sleep, unless it exists. It returns false if
@@ -265,7 +266,8 @@ func (s *Socket) openOut() bool {
 	return !s.closed && (s.out.f != nil || s.out.Open(fd, events))
 }
 
-// WaitWritable sleeps until the socket may have room or is closed. [writer]
+// WaitWritable sleeps until the socket may have room or is closed. Without a descriptor to sleep
+// with, it returns after a millisecond. [writer]
 func (s *Socket) WaitWritable() {
 	if !s.openOut() {
 		time.Sleep(time.Millisecond) // closed, or no descriptor left

@@ -19,7 +19,7 @@ var (
 	// which is enough for a process that makes many connections at a time.
 	polling atomic.Int32
 
-	// answers is the budget of all these goroutines, with the rule seldom.
+	// answers is the polling budget of all callers of Soon, with the rule seldom.
 	answers budget.Budget
 	seldom  = budget.Rule{Grace: 4, Max: 15}
 )
