@@ -97,7 +97,7 @@ func (m *Manager) remove(c *Conn) {
 }
 
 // Connect requests a connection from the port at address own to a peer. req is a REQ or a SIDR_REQ;
-// Connect sets its transaction and number. [ROCE-CM-11]
+// Connect sets its transaction and number. owner becomes Conn.Owner. [ROCE-CM-11]
 func (m *Manager) Connect(now Time, own, to netip.Addr, req ib.CM, owner any) *Conn {
 	c := &Conn{Owner: owner, own: own, peer: to, kind: req.Kind, tid: rand.Uint64()}
 	m.add(c)

@@ -145,7 +145,7 @@ func (m *Manager) rejected(c *Conn, msg *ib.CM) {
 	}
 }
 
-// disconnected handles a DREQ. [ROCE-CM-9]
+// disconnected handles a DREQ: it sends a DREP and ends the connection. [ROCE-CM-9]
 func (m *Manager) disconnected(c *Conn, msg *ib.CM) {
 	was := c.state
 	c.tid = msg.TID

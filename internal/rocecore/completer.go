@@ -154,7 +154,8 @@ func (c *Connection) notReady(now Time, p *ib.Packet) {
 	q.timer.until = now + ib.RNRTime(uint8(p.AETH.Syndrome))
 }
 
-// completeRead stores the payload of a packet of a Read Response. [ROCE-COMP-4] [ROCE-COMP-6]
+// completeRead stores the payload of a packet of a Read Response. If an earlier packet of the
+// response is missing, it repeats the request instead. [ROCE-COMP-4] [ROCE-COMP-6]
 func (c *Connection) completeRead(now Time, p *ib.Packet) {
 	q := &c.req
 	if !c.acknowledge(now, p.PSN.Add(-1)) && (c.failed || q.items.at(0).last.Less(p.PSN)) {

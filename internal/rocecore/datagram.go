@@ -114,8 +114,8 @@ func (d *Datagram) Receive(p *ib.Packet, grh *ib.GRH) {
 	d.host.Received(r, d.deliver(r, p, grh))
 }
 
-// deliver stores a datagram in a receive buffer, after the 40 bytes of its GRH. [ROCE-UD-3]
-// [ROCE-UD-5]
+// deliver stores a datagram in a receive buffer, after the 40 bytes of its GRH. The status is
+// LocalLength if the buffer is too short. [ROCE-UD-3] [ROCE-UD-5]
 func (d *Datagram) deliver(r Receive, p *ib.Packet, grh *ib.GRH) Arrival {
 	n := ib.GRHLen + len(p.Payload)
 	if r.Buf == nil || r.Buf.Len() < n {

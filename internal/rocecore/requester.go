@@ -53,7 +53,7 @@ func (it *item) awaitsResponse() bool {
 	return (it.kind == ib.Read || it.kind == ib.Atomic) && !it.answered
 }
 
-// StartSending makes the connection ready to send.
+// StartSending makes the connection ready to send. Call it once, before Post.
 func (c *Connection) StartSending(cfg SendConfig) {
 	if cfg.Window <= 0 || cfg.Window > MaxWindow {
 		cfg.Window = MaxWindow

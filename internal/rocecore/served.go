@@ -44,8 +44,8 @@ func (r *responder) find(kind ib.Kind, psn ib.PSN) *served {
 	return nil
 }
 
-// mayServe reports whether the peer may use the right a at all, and Reads and atomic operations are
-// allowed.
+// mayServe reports whether the connection grants the right a, and serves Reads and atomic
+// operations at all.
 func (c *Connection) mayServe(a Access) bool {
 	return c.cfg.Access&a != 0 && len(c.resp.served) > 0 // [ROCE-RESP-20]
 }

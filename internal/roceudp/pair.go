@@ -231,8 +231,8 @@ const (
 	needsRoom           // packets without room in the socket
 )
 
-// transmitLocked sends a turn of packets, sets the timer, and returns what remains. It makes no new
-// packets while the socket is full.
+// transmitLocked sends a turn of packets, sets the timer, and returns whether packets remain. It
+// makes no new packets while the socket is full.
 func (q *Pair) transmitLocked() remainder {
 	if q.closed {
 		return nothing

@@ -106,7 +106,7 @@ func TestStranger(t *testing.T) {
 		all[1] = sealed(stranger, random(12+4*r.IntN(50)), q.QPN())
 		all[2] = sealed(stranger, random(12+4*r.IntN(50)), r.Uint32N(1<<24))
 		b := sealed(peer, random(12+4*r.IntN(50)), q.QPN())
-		// a change that no identification explains
+		// No identification explains this change of the CRC.
 		binary.LittleEndian.PutUint32(b[len(b)-4:], binary.LittleEndian.Uint32(b[len(b)-4:])^0x80000000)
 		all[3] = b
 		return all
