@@ -280,7 +280,7 @@ func (p *Producer) publish(n int) {
 	}
 	raceRelease()
 	p.c.tail.Store(p.tail)
-	// A comparison first, because a store costs each message some nanoseconds.
+	// The comparison saves a store, which would cost each message some nanoseconds.
 	if p.ref.shown != p.ref.refs {
 		p.ref.shown = p.ref.refs
 		p.c.refs.Store(p.ref.refs) // after tail, because references precede a position
@@ -323,7 +323,8 @@ func (p *Producer) Roomy() bool {
 	return err != nil || free > 0
 }
 
-// Finish ends the stream in an orderly way, after the bytes written so far, and wakes the peer.
+// Finish ends the stream in an orderly way, after the bytes written so far, and wakes the peer. If
+// bytes are owed, Finish aborts instead.
 func (p *Producer) Finish() { p.finish(finished) }
 
 // Abort resets the stream and wakes the peer.

@@ -53,7 +53,7 @@ func tcpRequest(r []byte, family byte, states uint32) {
 	binary.NativeEndian.PutUint32(r[4:], states)
 }
 
-// send sends a request.
+// send sends a request with a new sequence number.
 func (c *Conn) send(request []byte, flags uint16) error {
 	var b [unix.NLMSG_HDRLEN + tcpRequestLen]byte // the longest request
 	n := unix.NLMSG_HDRLEN + copy(b[unix.NLMSG_HDRLEN:], request)
