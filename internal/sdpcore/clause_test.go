@@ -95,7 +95,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	})
 	t.Run("SDP-8.2.1-14", func(t *testing.T) { // aborts while an RDMA Read is in progress
 		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).skip().abort(boom).want("abort boom", "got 1 1")
-		p.readDone().want() // the RDMA Read completes even so
+		p.readDone().want() // the RDMA Read completes although the connection is dead
 	})
 	// Received bytes stay readable, unless this end has closed the connection itself.
 	t.Run("SDP-8.2.2-5", func(t *testing.T) {
@@ -531,7 +531,7 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			credit int
 		}{
 			{0, 4, 0, true, 0, false, 4}, // nothing was sent, and the number is zero
-			{0, 4, 1, false, 0, true, 4}, // nothing was sent
+			{0, 4, 1, false, 0, true, 4}, // nothing was sent, so nothing can be acknowledged
 			{1, 4, 0, true, 0, false, 3}, // message 0 may not have arrived
 			// Fewer buffers than in any earlier message, so message 0 has arrived.
 			{1, 3, 0, true, 1, false, 3},
@@ -539,7 +539,7 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			{3, 3, 0, true, 1, false, 1},
 			{3, 4, 1, true, 2, true, 3},
 			{3, 4, 2, true, 3, true, 4},
-			{3, 4, 3, false, 0, true, 1}, // acknowledges a message that was not sent
+			{3, 4, 3, false, 0, true, 1}, // the acknowledged message was not sent
 		} {
 			c := sent(v.sent)
 			ok := c.received(v.bufs, v.ack)

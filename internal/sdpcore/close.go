@@ -31,7 +31,7 @@ func (m *Machine) LLPClosed(now Time, err error, out []Action) []Action {
 	switch {
 	case m.life == lifeDead || m.life == lifeSuspended || m.life == lifeFinished:
 	case m.snk.eof:
-		m.dieWith(io.EOF, orReset(err)) // graceful for the reader; unsent bytes are lost
+		m.dieWith(io.EOF, orReset(err)) // the end is graceful for the reader; unsent bytes are lost
 	default:
 		m.die(orReset(err))
 	}

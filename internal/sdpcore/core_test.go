@@ -122,7 +122,7 @@ func TestSDP_6_2_Order(t *testing.T) {
 	p := newProbe(t).recv("Data +1")
 	p.seq = 0
 	p.recv("Data +1").aborted("SDP-6.1.5-2") // the message repeats a sequence number
-	newProbe(t).recv("Data +84").alive()     // exactly the size announced [SDP-5-2] [SDP-10-1]
+	newProbe(t).recv("Data +84").alive()     // the message is exactly as long as announced [SDP-5-2] [SDP-10-1]
 	// Acknowledgements must not decrease. [D-09]
 	p = newProbe(t).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=2")
 	p.recv("Data ack=1").aborted("D-09")
@@ -400,7 +400,7 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 	// A SrcAvail is read in pieces. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-28]
 	p = newProbe(t).recv("SrcAvail size=601 +1 va=0").skip().read(1, 201).readDone().want("copy 1 1@0",
 		"read 1 200@1 from 1", "got 1 201", "RdmaRdCompl size=200")
-	if a := p.full[len(p.full)-1]; a.Invalidate { // not the last RdmaRdCompl [SDP-9.2-21]
+	if a := p.full[len(p.full)-1]; a.Invalidate { // this is not the last RdmaRdCompl [SDP-9.2-21]
 		t.Error("partial completion invalidates")
 	}
 	p.read(2, 400).readDone().want("read 2 400@0 from 201", "got 2 400", "RdmaRdCompl size=400")

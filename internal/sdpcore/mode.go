@@ -76,7 +76,7 @@ func (m *Machine) leavingPipelined() bool {
 // allow it now. It reports whether it did.
 func (m *Machine) changeSendMode() bool {
 	s := &m.src
-	if !s.pol.wanted || s.mode == s.pol.target { // never to the current mode [SDP-12-3]
+	if !s.pol.wanted || s.mode == s.pol.target { // the mode never changes to the current mode [SDP-12-3]
 		s.pol.wanted = false
 		return false
 	}
@@ -87,7 +87,7 @@ func (m *Machine) changeSendMode() bool {
 	switch {
 	case s.mode == sdpwire.Buffered:
 		return false // the peer is master [SDP-12-2]
-	case s.mode == sdpwire.Pipelined: // through Combined, whatever the target
+	case s.mode == sdpwire.Pipelined: // the change goes through Combined, whatever the target
 		to = sdpwire.Combined
 		switch {
 		case s.avail.len() > 0 && s.avail.at(0).filled > 0: // RdmaWrCompl must be sent first [SDP-12.4-5]
@@ -116,7 +116,7 @@ func (m *Machine) changeSendMode() bool {
 // reports whether it did. [SDP-12.2-1]
 func (m *Machine) changeRecvMode() bool {
 	k := &m.snk
-	if !k.pol.wanted || k.eof { // policies change only Buffered Mode here
+	if !k.pol.wanted || k.eof { // a policy can only want to leave Buffered Mode here
 		return false
 	}
 	k.pol.wanted = false
@@ -158,6 +158,6 @@ func (m *Machine) endModeChange(msg *inbound) {
 		m.setSendMode(msg.Mode)
 		return
 	}
-	m.voidOffers() // Figure 29; only Pipelined Mode has SinkAvails [SDP-12.4-9] [SDP-12.4-4]
+	m.voidOffers() // only Pipelined Mode has SinkAvails, as in Figure 29 [SDP-12.4-9] [SDP-12.4-4]
 	m.setRecvMode(msg.Mode)
 }

@@ -11,7 +11,7 @@ func (m *Machine) mayOffer() int {
 	switch {
 	case m.p.NoSinkAvail:
 		return -1
-	case s.held > 0 || s.expected > 0 || s.adverts.len() > 0: // [SDP-11.3-14]; [D-34] no SinkAvail overtakes a SendSm
+	case s.held > 0 || s.expected > 0 || s.adverts.len() > 0: // no SinkAvail overtakes a SendSm [SDP-11.3-14] [D-34]
 		return -1
 	case s.cancelWant || s.cancelOpen:
 		// While a SinkAvailCancel is due or open, no read is advertised. Without a SinkAvail, a

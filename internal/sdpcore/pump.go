@@ -127,7 +127,7 @@ func (m *Machine) stepAnswers() bool {
 		m.sendSm()
 	case m.wrComplDue():
 		m.wrCompl()
-	case s.ackOwed: // after the RdmaWrCompl of the In-Process SinkAvail [SDP-9.5.5-7] [SDP-6.3.11-1]
+	case s.ackOwed: // sent after the RdmaWrCompl of the In-Process SinkAvail [SDP-9.5.5-7] [SDP-6.3.11-1]
 		s.ackOwed = false
 		m.send(sdpwire.SinkCancelAck, 0)
 	default:
@@ -237,7 +237,7 @@ func (m *Machine) stepPayload() bool {
 		return true
 	}
 	switch {
-	case s.nforced > 0: // [SDP-12-8] for this switch: each mode has its own mechanisms
+	case s.nforced > 0: // each mode has its own mechanisms, as this switch shows [SDP-12-8]
 		if c.mayPayload() {
 			m.data()
 			return true
@@ -311,7 +311,7 @@ func (m *Machine) stepCredit() bool {
 	switch {
 	case n == 0: // without credit no message may be sent [SDP-10.5-5]
 		return false
-	case c.mustRefresh(): // may be sent even with the last credit [SDP-10.5-2] [SDP-10.5-8]
+	case c.mustRefresh(): // this update may take even the last credit [SDP-10.5-2] [SDP-10.5-8]
 	case n >= 2 && c.shouldRefresh():
 	case m.nudge():
 		c.nudged, c.nudgedAt = true, m.now

@@ -40,10 +40,10 @@ func (m *Machine) head(msg *inbound) bool {
 	case serial(msg.MSeq) != c.expect: // [SDP-10.1-2] [D-06]
 		m.violation("SDP-6.1.5-2", msg.MID, "MSeq %d where %d was due", msg.MSeq, uint32(c.expect))
 		return false
-	case c.free < 0: // the spare is in use as well
+	case c.free < 0: // this message would need a second spare
 		m.violation("SDP-10.5-5", msg.MID, "no credit for it")
 		return false
-	case int64(msg.Len) > int64(m.p.RecvSize): // a message up to that size is accepted [SDP-10-1] [SDP-5-2]
+	case int64(msg.Len) > int64(m.p.RecvSize): // messages up to RecvSize are accepted [SDP-10-1] [SDP-5-2]
 		m.violation("SDP-10-4", msg.MID, "%d bytes for buffers of %d", msg.Len, m.p.RecvSize)
 		return false
 	case !c.received(int(msg.Bufs), serial(msg.MSeqAck)):
@@ -56,7 +56,7 @@ func (m *Machine) head(msg *inbound) bool {
 	c.expect++
 	c.free--
 	if msg.n == 0 {
-		c.free++ // posted again at once
+		c.free++ // a message without payload frees its buffer at once
 		if msg.MID == sdpwire.Data {
 			c.empties++
 		}

@@ -59,7 +59,7 @@ func (m *Machine) resizeStep() bool {
 		a := m.send(sdpwire.ChRcvBuf, 0)
 		m.out[a].Msg.Size = uint32(z.asked) // [SDP-6.4.1-3]
 		if z.asked < z.actual {
-			m.setPeerSize(z.asked) // [SDP-10.6-2]; a larger size only when acknowledged [SDP-10.6-3]
+			m.setPeerSize(z.asked) // a larger size applies only when acknowledged [SDP-10.6-2] [SDP-10.6-3]
 		}
 		return true
 	}
@@ -107,7 +107,9 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 		z.sent = false
 	}
 	old, want := m.p.RecvSize, int(min(msg.Size, sdpwire.MaxSize))
-	size := min(max(want, m.p.MinRecvSize), m.p.MaxRecvSize) // perhaps larger [SDP-10.6-6], as close as possible [SDP-10.6-5] [SDP-10.6-7]
+	// The size is as close to the request as possible, perhaps larger. [SDP-10.6-6] [SDP-10.6-5]
+	// [SDP-10.6-7]
+	size := min(max(want, m.p.MinRecvSize), m.p.MaxRecvSize)
 	switch {
 	case m.p.NoResize: // [SDP-10.6-14] [SDP-6.4.2.1-2]
 		size = old
@@ -152,7 +154,7 @@ func (m *Machine) endChRcvBufAck(msg *inbound) {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual
 	z.sent = false
-	if act == z.actual { // never ask for that direction again
+	if act == z.actual { // this end never asks for that direction again
 		z.noMore = z.noMore || up
 		z.noLess = z.noLess || !up
 	}

@@ -227,7 +227,7 @@ func (m *Machine) data() {
 	s := &m.src
 	end := s.writes.len()
 	if s.advs.len() > 0 {
-		end = s.nforced // [SDP-11.3-6] only the forced write [SDP-9.2-25] [SDP-9.5.2.1-2]
+		end = s.nforced // only the forced write is sent [SDP-11.3-6] [SDP-9.2-25] [SDP-9.5.2.1-2]
 	}
 	flags := sdpwire.Flags(0)
 	limit := m.p.PeerSize - sdpwire.BSDHLen
@@ -346,7 +346,7 @@ func (m *Machine) srcAvail() {
 	if s.mode == sdpwire.Combined {
 		prefix = 1 // [D-82]
 		if room := m.p.PeerSize - sdpwire.SrcAvailLen; m.p.BigPrefix {
-			prefix = min(room, size-1) // never all of the buffer [D-18]
+			prefix = min(room, size-1) // the prefix is never all of the buffer [D-18]
 		}
 	}
 	m.keys++
@@ -448,8 +448,9 @@ func (m *Machine) beginRdmaRdCompl(msg *inbound) bool {
 		return false
 	}
 	a := s.advs.at(0)
-	n := int(msg.Size) // any part of the rest, in any number of rounds [SDP-9.2-14] [SDP-9.2-15]
-	switch {           // [SDP-9.2-17]
+	// The peer acknowledges any part of the rest, in any number of rounds. [SDP-9.2-14] [SDP-9.2-15]
+	n := int(msg.Size)
+	switch { // [SDP-9.2-17]
 	case n > a.left:
 		m.violation("SDP-9.2-17", msg.MID, "%d bytes of the %d that were left", n, a.left)
 	case n == 0 && a.zeroes == 16: // [D-19]
@@ -488,7 +489,7 @@ func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	}
 	s.pol.sendSms = 0
 	m.checkCancel()
-	m.noteHint(msg.Flags) // only this type and RdmaWrCompl carry the hint [SDP-6.1.2-12]
+	m.noteHint(msg.Flags) // only RdmaRdCompl and RdmaWrCompl carry the hint [SDP-6.1.2-12]
 }
 
 // beginSendSm checks a SendSm, which refers to the oldest open SrcAvail.

@@ -10,14 +10,14 @@ import "viaduct/internal/wire/sdpwire"
 func (m *Machine) Straight(now Time, n int, msgs []sdpwire.Message) int {
 	s, k := &m.src, &m.snk
 	if m.life != lifeOpen || s.closing || n <= 0 ||
-		s.writes.len() > 0 || s.avail.len() > 0 || s.mode != sdpwire.Buffered && n > max(s.threshold, 1) { // zero copy
+		s.writes.len() > 0 || s.avail.len() > 0 || s.mode != sdpwire.Buffered && n > max(s.threshold, 1) { // uses zero copy
 		return 0
 	}
 	limit := m.p.PeerSize - sdpwire.BSDHLen
 	count := 1
 	if n > limit {
 		size := piece(n, limit)
-		count = 1 + (n-limit+size-1)/size // the last may be longer
+		count = 1 + (n-limit+size-1)/size // the last message may be longer than size
 	}
 	// Each message needs three credits. With so much credit, no other message waits, because each
 	// was sent as soon as possible.
