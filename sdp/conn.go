@@ -79,7 +79,7 @@ type ends struct {
 	gone        chan struct{} // closed when the connection has ended and all its resources are released
 	released    bool
 	closing     bool   // Close will release the stream itself, if the stream has ended in order
-	letGo       func() // closes the stream; set by release, if closing is set, for Close to call
+	letGo       func() // closes the stream; release sets it for Close to call, if closing is set
 }
 
 // A moving connection continues in another process or on another stream.

@@ -560,7 +560,7 @@ func TestD71_Resolver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	dead, err := net.Listen("tcp", "127.0.0.1:0") // a port without a listener
+	dead, err := net.Listen("tcp", "127.0.0.1:0") // nothing listens at this port after Close
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ type deadline struct {
 
 	lock  perturb.Mutex // guards all fields below
 	timer *time.Timer
-	ch    chan struct{} // closed when the time has passed
+	ch    chan struct{} // closed when the time at has passed
 	gen   int           // number of calls of set, so that the timer of an earlier deadline has no effect
 	at    time.Time     // the deadline; zero for never
 }

@@ -27,7 +27,7 @@ func (c *Conn) streamEnded() {
 	case err == nil, err == io.EOF, errors.Is(err, iwarp.ErrClosed):
 		err = nil
 	default:
-		c.drv.left = !c.m.Acknowledged()          // TCP will not deliver the rest
+		c.drv.left = !c.m.Acknowledged()          // TCP will not deliver the unacknowledged bytes
 		err = fmt.Errorf("%w: %w", ErrReset, err) // [D-49]
 	}
 	c.exec(c.m.LLPClosed(c.now(), err, c.room()))
@@ -89,7 +89,7 @@ func (c *Conn) drained() {
 			switch e := &c.comps[i]; {
 			case e.QP != c.qp || e.Status != iwarp.StatusOK:
 			case e.Op != iwarp.OpRecv:
-				c.sendsDone(e.ID) // possibly the DisConn
+				c.sendsDone(e.ID) // the completed Sends may include the DisConn
 			case c.m.Finished():
 				// An AbortConn that arrives after the DisConn has its effect until the end.
 				// [SDP-8.2.1-12]

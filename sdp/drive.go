@@ -40,7 +40,7 @@ func (c *Conn) completed() {
 // meanwhile, lends the buffer of a waiting read, and sets the alarm.
 func (c *Conn) unlock() {
 	if c.unlockOnly() {
-		c.progress().Poll() // receives bytes that stayed unread for lack of memory
+		c.progress().Poll() // receives bytes that stayed unread, because no buffer was lent
 	}
 }
 
@@ -51,7 +51,7 @@ func (c *Conn) unlockOnly() (left bool) {
 		before := c.flow.streak
 		ran := c.run()
 		if c.held.on && (c.drv.llp || c.stopped()) {
-			c.settle(c.now()) // the rest of a message will not arrive
+			c.settle(c.now()) // the missing part of a message will not arrive
 		}
 		c.letLeave()
 		full, now := c.lend()
@@ -149,7 +149,7 @@ func (c *Conn) letLeave() {
 		if o.late == 0 || o.free || c.now() < o.late {
 			continue
 		}
-		o.past = true // a later event that allows it makes the write return
+		o.past = true // from now on, an event that allows it makes the write return
 		if c.mayLeave(o) {
 			c.wd.letGo(o)
 		}

@@ -47,7 +47,7 @@ func exportError(err error) error {
 var (
 	ErrReset       = sdpcore.ErrReset      // the peer, or the network, ended the connection abortively
 	ErrReadClosed  = sdpcore.ErrReadClosed // data arrived after CloseRead, so the connection was reset
-	ErrDeadPeer    = sdpcore.ErrDeadPeer   // the peer does not answer a cancel
+	ErrDeadPeer    = sdpcore.ErrDeadPeer   // the peer has not answered a cancel in time
 	ErrSuspend     = sdpcore.ErrNoSuspend  // a suspension was refused or took too long
 	ErrUnsupported = errors.ErrUnsupported // the connection or the system does not support the call
 	ErrNoUrgent    = errors.New("sdp: no urgent byte has come")

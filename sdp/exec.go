@@ -342,7 +342,7 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 func (c *Conn) revoke(key uint64) {
 	for i, ad := range c.send.advs {
 		if ad.key == key {
-			_ = ad.win.Close() // no error: the peer may have invalidated it already
+			_ = ad.win.Close() // the peer may have invalidated the window already, which is no error
 			_ = ad.mr.Close()
 			c.send.advs[i] = c.send.advs[len(c.send.advs)-1]
 			c.send.advs[len(c.send.advs)-1] = advert{}

@@ -190,7 +190,7 @@ func (c *Conn) write(p []byte, urgent bool) (int, error) {
 	c.wops = append(c.wops, o)
 	c.exec(c.m.Write(c.now(), o.id, len(p), urgent, c.room()))
 	if !o.done {
-		c.run() // completes what went directly to TCP
+		c.run() // handles completions of messages that went directly to TCP
 	}
 	if !o.done {
 		c.await(o, true)

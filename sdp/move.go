@@ -110,7 +110,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 		return nil, c.opError("suspend", net.ErrClosed)
 	}
 	for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
-		c.cancel(o) // bytes in the memory of callers do not move; copied bytes do
+		c.cancel(o) // bytes in memory of callers do not move, only copied bytes do
 	}
 	acts, err := c.m.Suspend(c.now(), port, c.room())
 	ch := make(chan error, 1)
@@ -218,7 +218,7 @@ func (c *Conn) comeBack(port uint16) error {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if !c.m.Suspended() { // aborted meanwhile
+	if !c.m.Suspended() { // the connection was aborted meanwhile
 		go s.discard()
 		return net.ErrClosed
 	}

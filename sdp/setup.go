@@ -294,7 +294,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 	if isPlain(first) { // [D-69]
 		return fail(nil, errPlain)
 	}
-	if !isMPA(first) { // a raw Hello, followed by the MPA Request [D-02]
+	if !isMPA(first) { // a raw Hello is followed by the MPA Request [D-02]
 		b, err := readRaw(ctx, nc, late)
 		if err == nil {
 			var ok bool

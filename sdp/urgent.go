@@ -31,7 +31,7 @@ func (c *Conn) urgentCame(a *sdpcore.Action) {
 	if a.Local {
 		c.urg.apart = append(c.urg.apart, c.recv.cur[len(c.recv.cur)-1])
 		c.urg.newest -= uint64(len(c.urg.apart) - 1)
-		if len(c.urg.apart) > 16 { // keep only the newest, like TCP
+		if len(c.urg.apart) > 16 { // only the newest are kept, like TCP
 			c.urg.apart = c.urg.apart[len(c.urg.apart)-16:]
 		}
 	}

@@ -114,7 +114,7 @@ func (c *Conn) cancel(o *op) {
 // down. Their unsent bytes are copied. [D-32]
 func (c *Conn) keepSends() {
 	c.qp.KeepSends()
-	for i := range c.send.backlog { // also requests that wait for room in the queue
+	for i := range c.send.backlog { // the requests of the backlog refer to that memory too
 		b := &c.send.backlog[i]
 		if b.wr.Op == iwarp.OpRead {
 			continue
