@@ -149,7 +149,7 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 func (c *Client) source(ctx context.Context, asked net.Conn, server, service netip.AddrPort) (netip.Addr, error) {
 	if server.Addr() != service.Addr() {
 		var d net.Dialer
-		probe, err := d.DialContext(ctx, "udp", service.String()) // sends nothing
+		probe, err := d.DialContext(ctx, "udp", service.String()) // sends nothing, but chooses the source address
 		if err != nil {
 			return netip.Addr{}, fmt.Errorf("portmap: %w", err)
 		}
@@ -201,12 +201,13 @@ func run(ctx context.Context, conn net.Conn, t *transaction) (Mapped, error) {
 			out = nil
 		}
 		m, done, err := t.Done()
-		if done { // without delay [SDP-7.3.1.4-5]
+		if done { // the caller gets the answer without delay [SDP-7.3.1.4-5]
 			return m, err
 		}
 		at, _ := t.Deadline()
 		conn.SetReadDeadline(at)
-		if err := ctx.Err(); err != nil { // checked after SetReadDeadline, because the deadline that AfterFunc sets must win
+		// This check follows SetReadDeadline, which may have replaced the deadline of AfterFunc.
+		if err := ctx.Err(); err != nil {
 			return Mapped{}, fmt.Errorf("portmap: asking %v: %w", conn.RemoteAddr(), context.Cause(ctx))
 		}
 		n, err := conn.Read(buf)

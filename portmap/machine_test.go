@@ -110,7 +110,7 @@ func TestSilence(t *testing.T) {
 		b := append([]byte(nil), good...)
 		b[0] = byte(i)
 		if b[0]>>6 != 0 || (b[0]&15 != 4 && b[0]&15 != 6) || b[0]>>4 != 0 {
-			bad = append(bad, b) // [SDP-7.3.1.1-1] [SDP-7.3.1.3-1] and the messages of a server
+			bad = append(bad, b) // [SDP-7.3.1.1-1] [SDP-7.3.1.3-1] also the messages that only servers send
 		}
 	}
 	now := t0
@@ -182,7 +182,7 @@ func TestSDP_7_5_2_duplicates(t *testing.T) {
 	if s := m.Stats(); s.Duplicates != 1 || s.Pending != 1 {
 		t.Errorf("%+v", s)
 	}
-	m.Expire(t0.Add(18 * time.Second)) // [SDP-7.5.2-5]: restarted at 9 s
+	m.Expire(t0.Add(18 * time.Second)) // the duplicate at 9 s has restarted the timer [SDP-7.5.2-5]
 	if s := m.Stats(); s.Pending != 1 {
 		t.Error("the timer was not restarted")
 	}

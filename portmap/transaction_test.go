@@ -297,7 +297,7 @@ func TestSDP_7_3_1_4_cache(t *testing.T) {
 	put := func(p PmTime) {
 		c.put(t0, k, cacheEntry{m: Mapped{Address: ap("10.0.0.1:8080"), PmTime: p}, end: t0.Add(p.Duration())})
 	}
-	put(4) // one second
+	put(4) // PmTime 4 is one second
 	// [SDP-7.3.1.4-1] [SDP-7.3.1.4-6]
 	if e, ok := c.get(t0.Add(900*time.Millisecond), k); !ok || !e.m.Cached {
 		t.Error("not kept for its time")

@@ -56,7 +56,7 @@ func compatExec(argv ...string) {
 		le.PutUint32(m[1024+4*i:], base+uint32(text))
 		text += copy(m[text:], a) + 1
 	}
-	call32(execve32, base+2048, base+1024, base+3072) // the path, arguments, no environment
+	call32(execve32, base+2048, base+1024, base+3072) // path, arguments, and no environment
 }
 
 // call32 makes a 32-bit system call that does not return.

@@ -137,7 +137,7 @@ func (g *numberRules) body() (p []Insn) {
 		}
 		for i := range conds {
 			if conds[i].Code == opJump {
-				conds[i].K = uint32(len(conds) - i) // to the instruction after the return
+				conds[i].K = uint32(len(conds) - i) // jump to the instruction after the return of this rule
 			}
 		}
 		p = append(append(p, conds...), Insn{Code: opRet, K: uint32(r.Do)})

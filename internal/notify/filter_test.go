@@ -147,7 +147,7 @@ func TestFilterRanges(t *testing.T) {
 		{1, [6]uint64{960}, Notify},
 		{1, [6]uint64{1019}, Notify},
 		{1, [6]uint64{1020}, Allow},
-		{1, [6]uint64{1<<32 | 960}, Notify}, // a descriptor has 32 bits
+		{1, [6]uint64{1<<32 | 960}, Notify}, // only the lower 32 bits count, because a descriptor has 32
 		{41, [6]uint64{16, 3, 20}, Notify},
 		{41, [6]uint64{16, 3, 0}, Allow},
 		{41, [6]uint64{2, 1, 20}, Allow},

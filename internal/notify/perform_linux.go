@@ -37,7 +37,7 @@ func (c *Call) Perform(calls ...Native) error {
 	if err != nil {
 		return err
 	}
-	if !event { // a signal arrived before the call
+	if !event { // a signal stopped the thread first
 		t.detach(sig)
 		return ErrGone
 	}
@@ -91,7 +91,7 @@ func (t *traced) perform(c *Call, calls []Native) error {
 		if err == ErrGone {
 			return ErrGone
 		}
-		if err != nil { // a stop came first, so the thread continues and repeats its own call
+		if err != nil { // another stop came first, so the thread continues and repeats its own call
 			old.set(t.tid)
 			t.setMask(mask)
 			t.detach(unix.SIGSTOP)

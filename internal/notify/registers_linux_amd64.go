@@ -23,7 +23,7 @@ func (r *registers) interrupted(c *Call) bool {
 // n.
 func (r *registers) prepare(n Native) {
 	r.Rip -= callLen
-	r.Orig_rax = ^uint64(0) // so that the kernel does not restart the interrupted call
+	r.Orig_rax = ^uint64(0) // prevents the kernel from restarting the interrupted call
 	r.Rax = uint64(n.Nr)
 	r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9 = n.Args[0], n.Args[1], n.Args[2], n.Args[3], n.Args[4], n.Args[5]
 }

@@ -154,14 +154,14 @@ func (e *Endpoint) Client(ctx context.Context) (rounds int, err error) {
 		if err := e.tell(ctx, source); err != nil {
 			return n, err
 		}
-		if _, err := e.hear(ctx); err != nil { // the server has read
+		if _, err := e.hear(ctx); err != nil { // the server has read the source
 			return n, err
 		}
 		clear(sink.Bytes())
 		if err := e.tell(ctx, sink); err != nil {
 			return n, err
 		}
-		if _, err := e.hear(ctx); err != nil { // the server has written
+		if _, err := e.hear(ctx); err != nil { // the server has written to the sink
 			return n, err
 		}
 		if e.opt.Verify {
@@ -195,7 +195,7 @@ func (e *Endpoint) Server(ctx context.Context) (rounds int, err error) {
 		if err := e.do(ctx, iwarp.SendWR{Op: iwarp.OpRead, SG: []iwarp.SGE{iwarp.Buf(data)}, Remote: source.at}); err != nil {
 			return n, err
 		}
-		if err := e.send(ctx, ad{}); err != nil { // go on
+		if err := e.send(ctx, ad{}); err != nil { // lets the client go on
 			return n, err
 		}
 		sink, err := e.hear(ctx)

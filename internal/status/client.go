@@ -99,7 +99,7 @@ func ask(ctx context.Context, path string, pid int, counters bool) (p Process, e
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
 	switch {
-	case errors.Is(err, syscall.ECONNREFUSED): // the socket of a process that was killed
+	case errors.Is(err, syscall.ECONNREFUSED): // the socket belongs to a process that was killed
 		os.Remove(path)
 		return p, errGone
 	case errors.Is(err, os.ErrNotExist):

@@ -220,5 +220,5 @@ func (s *Server) answer(c net.Conn) {
 // A client sends one of these bytes.
 const (
 	askBrief = 'b'
-	askFull  = 'f' // with counters
+	askFull  = 'f' // the report with counters
 )

@@ -51,7 +51,7 @@ type Conn struct {
 	ReceivedBytes uint64 `json:"received_bytes"`
 	Credits       int    `json:"credits"`                // messages that this end may send now; -1 if there is no flow control
 	Queued        uint64 `json:"queued"`                 // requests, or bytes of a stream, that are not yet sent and acknowledged
-	Memory        uint64 `json:"memory_bytes,omitempty"` // receive buffers
+	Memory        uint64 `json:"memory_bytes,omitempty"` // bytes of receive buffers
 
 	// Counters have the names of "rdma statistic" where they mean the same. They are present only
 	// if they were asked for.
