@@ -116,7 +116,7 @@ func (c *Conn) run() bool {
 	return true
 }
 
-// settle ends a read that has received bytes and waits for more of them.
+// settle ends a read that has received bytes and waits for more bytes.
 func (c *Conn) settle(now sdpcore.Time) {
 	c.held.on = false
 	c.m.Expect(false)

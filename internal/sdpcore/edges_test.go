@@ -108,7 +108,7 @@ func TestSDP_Refused(t *testing.T) {
 		for _, s := range []string{"Data +1", "SrcAvailCancel", "SendSm", "DisConn"} {
 			crossed().recv(s).want("abort SDP-13.1.1-5")
 		}
-		// The request of the peer did not cross one of this end.
+		// The request of the peer did not cross a request of this end.
 		newProbe(t, accepting).recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 	})
 	t.Run("D-47", func(t *testing.T) { // [SDP-10.6-1] the sizes that a ChRcvBufAck may contain
