@@ -59,10 +59,10 @@ const (
 	// whose processor is idle takes about as long.
 	SpinTime = 30 * time.Microsecond
 
-	// NearSpinTime replaces SpinTime if all peers are on this host and this process waits for
-	// nothing else. If both ends sleep, each waits for both wake-ups, with two idle processors. On
-	// a virtual machine the wake-ups are up to 100 us of a round trip, against 20 us in all if both
-	// poll, and cost three times the processor time.
+	// NearSpinTime replaces SpinTime if all peers are on this host and this process waits for nothing
+	// else. If both ends sleep, each message has to wake an idle processor. On a virtual machine the
+	// two wake-ups of a round trip take up to 100 us, against 20 us for the whole round trip if both
+	// ends poll, and cost three times the processor time.
 	NearSpinTime = 200 * time.Microsecond
 )
 

@@ -49,6 +49,6 @@ func AckTimeout(code uint8) time.Duration {
 	return 4096 * time.Nanosecond << (code & 31)
 }
 
-// ValidMTU reports whether n bytes is a payload both ends can agree on: a power of two from 256 to 4096.
-// [ROCE-NET-6]
+// ValidMTU reports whether n bytes is a payload both ends can agree on: a power of two from 256 to
+// 4096. [ROCE-NET-6]
 func ValidMTU(n int) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }

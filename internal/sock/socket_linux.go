@@ -33,8 +33,9 @@ type Socket struct {
 	why     string          // the reason why the bytes do not go through shared memory; guarded by mu
 }
 
-// Take moves the descriptor of nc into a Socket and closes nc. It returns nil if nc has no
-// descriptor, or if the process has no other descriptor left. No call may be in progress on nc.
+// Take moves the descriptor of nc into a Socket and closes nc. It returns nil, and leaves nc open,
+// if nc has no descriptor or the process has no other descriptor left. No call may be in progress
+// on nc.
 func Take(nc net.Conn) *Socket {
 	if o, ok := nc.(*conn); ok {
 		o.settle()
@@ -187,9 +188,9 @@ func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }
 // FD returns the descriptor that is readable when something has arrived. It is valid until Close.
 func (s *Socket) FD() int { return s.fd }
 
-// OpenArrivals creates the epoll instance for the reader's sleep, unless it exists. A
-// connection that ends soon needs none. OpenArrivals returns false if the socket is closed or the
-// process has no descriptor left.
+// OpenArrivals creates the epoll instance for the reader's sleep, unless it exists. Take does not
+// create it, because a connection that ends soon needs none. OpenArrivals returns false if the
+// socket is closed or the process has no descriptor left.
 func (s *Socket) OpenArrivals() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
