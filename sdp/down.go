@@ -91,8 +91,7 @@ func (c *Conn) drained() {
 			case e.Op != iwarp.OpRecv:
 				c.sendsDone(e.ID) // the completed Sends may include the DisConn
 			case c.m.Finished():
-				// An AbortConn that arrives after the DisConn has its effect until the end.
-				// [SDP-8.2.1-12]
+				// An AbortConn is effective even after the DisConn. [SDP-8.2.1-12]
 				c.received(c.now(), e)
 			}
 		}
