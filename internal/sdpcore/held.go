@@ -63,8 +63,8 @@ func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 		m.hold(n, apart)
 		return true
 	}
-	// Only this message consumes the oldest SinkAvail. [SDP-9.5.1-4] [SDP-9.5.1-5] The peer knows
-	// that from its own counter.
+	// Only this message consumes the oldest SinkAvail. The peer's own counter shows the peer that
+	// the SinkAvail was consumed. [SDP-9.5.1-4] [SDP-9.5.1-5]
 	r := m.endOffer(0, false)
 	m.hold(n, apart)
 	if r == s.reads.at(0) && s.held > 0 {

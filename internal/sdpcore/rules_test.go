@@ -183,7 +183,7 @@ func TestSDP_9_5_2_SrcAvail(t *testing.T) {
 	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(false, true) }
 	t.Run("SDP-9.5.2.1-4", func(t *testing.T) { // [SDP-11-2] [D-21] [SDP-8.2.1-8]
 		pipe().recv("DisConn", "SrcAvail size=300").aborted("SDP-8.2.1-8")
-		// Bytes that a SendSm asked for arrive only by Data. A SrcAvail may follow them.
+		// Bytes that a SendSm asked for arrive only by Data. A SrcAvail may follow these bytes.
 		newProbe(t).recv("SrcAvail size=300 +1").read(1, 1).read(2, 20).recv("SrcAvail size=300 +5").aborted("SDP-11.2-4")
 		pipe().recv("SrcAvail size=150").read(1, 20).want("SendSm").recv("SrcAvail size=300").want().alive()
 		pipe().recv("SrcAvail size=300").credits(0).recv("SrcAvailCancel", "SrcAvail size=300").aborted("SDP-9.5.4-10")

@@ -773,7 +773,8 @@ func (s *sim) tick() {
 	}
 }
 
-// wires moves one message on a wire, and reports whether there was one.
+// wires performs one step of the wires: it moves a message or a read response, or reports Resized.
+// It returns false if no step is possible.
 func (s *sim) wires() bool {
 	var can [8]func()
 	n := 0

@@ -237,8 +237,8 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// TestOpen_Twice checks that two NICs that one process opens separately share one port, for waiting
-// and for being called.
+// TestOpen_Twice opens two NICs separately in one process. They must share one port, for waiting and
+// for being called.
 func TestOpen_Twice(t *testing.T) {
 	c, err := Parse([]byte("* -> vitcp address 127.0.0.1\n"))
 	if err != nil {
