@@ -1,7 +1,6 @@
 package sock
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -232,7 +231,7 @@ func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 func (o *conn) sleepIn(try func() bool) error {
 	s := o.s
 	if !s.OpenArrivals() {
-		return s.openError()
+		return s.closedOr(unix.EMFILE)
 	}
 	return o.sleep(false, &s.in.instance, func(uintptr) bool {
 		s.mu.RLock()
@@ -249,7 +248,7 @@ func (o *conn) sleepIn(try func() bool) error {
 }
 
 // sleep calls f, and repeats the call at each event of n, until f returns true or the deadline of
-// the direction passes.
+// the direction passes. The error is net.ErrClosed after Close.
 func (o *conn) sleep(write bool, n *instance, f func(uintptr) bool) error {
 	o.mu.Lock()
 	both := o.limitsLocked() // kept while there are sleepers
@@ -270,10 +269,10 @@ func (o *conn) sleep(write bool, n *instance, f func(uintptr) bool) error {
 		}
 	}
 	o.mu.Unlock()
-	if errors.Is(err, os.ErrClosed) {
-		err = net.ErrClosed
+	if err == nil {
+		return nil
 	}
-	return err
+	return o.s.closedOr(err) // raw.Read's own error after Close matches no exported one
 }
 
 // Write implements [net.Conn].
@@ -316,20 +315,19 @@ func (s *Socket) write(p []byte) (int, error) {
 
 func (o *conn) sleepOut() error {
 	if !o.s.openOut() {
-		return o.s.openError()
+		return o.s.closedOr(unix.EMFILE)
 	}
 	return o.sleep(true, &o.s.out.instance, o.s.writable)
 }
 
-// openError returns the reason why OpenArrivals or openOut failed: net.ErrClosed after Close, and
-// EMFILE otherwise.
-func (s *Socket) openError() error {
+// closedOr returns net.ErrClosed after Close, and err before.
+func (s *Socket) closedOr(err error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
 		return net.ErrClosed
 	}
-	return unix.EMFILE
+	return err
 }
 
 func (o *conn) opError(op string, err error) error {

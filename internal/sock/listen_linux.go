@@ -35,7 +35,7 @@ func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 		err = tune(s.fd, t)
 	}
 	if err == nil && !s.OpenArrivals() {
-		err = s.openError()
+		err = s.closedOr(unix.EMFILE)
 	}
 	if err != nil {
 		s.Close(false)
