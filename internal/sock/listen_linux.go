@@ -1,7 +1,6 @@
 package sock
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -98,16 +97,13 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 			err = serr
 		}
 	}
-	switch {
-	case err == nil:
-		if l.meet != nil {
-			l.meet.welcome(c)
-		}
-		return c, nil
-	case l.closed.Load(), errors.Is(err, os.ErrClosed):
-		err = net.ErrClosed
+	if err != nil {
+		return nil, l.opError("accept", l.s.closedOr(err))
 	}
-	return nil, l.opError("accept", err)
+	if l.meet != nil {
+		l.meet.welcome(c)
+	}
+	return c, nil
 }
 
 // take accepts a connection without waiting. The error is ErrWouldBlock if there is none, and
