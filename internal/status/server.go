@@ -24,7 +24,7 @@ type Config struct {
 }
 
 // A Server sends the report of this process to its clients. Its methods may be called concurrently.
-// On a nil Server all methods except Status do nothing.
+// On a nil Server the methods do nothing, and Status returns a zero Process.
 type Server struct {
 	cfg     Config
 	started time.Time
@@ -147,6 +147,9 @@ func (s *Server) sweepLocked() {
 
 // Status returns the report that a client would get now.
 func (s *Server) Status(counters bool) Process {
+	if s == nil {
+		return Process{}
+	}
 	p := Process{PID: os.Getpid(), Program: s.cfg.Program, Version: s.cfg.Version, Started: s.started,
 		Memory: resident(), Threads: runtime.NumGoroutine()}
 	s.mu.Lock()

@@ -106,6 +106,9 @@ func TestStatus(t *testing.T) {
 	var none *status.Server
 	none.WatchConn(c)
 	none.Listening("x", "x")()
+	if p := none.Status(true); p.PID != 0 || p.Conns != nil {
+		t.Errorf("%+v of no server", p)
+	}
 	none.Close()
 }
 
