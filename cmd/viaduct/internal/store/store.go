@@ -199,7 +199,7 @@ func (v *View) Shrank() bool {
 // Close releases the memory. Data must not be used afterwards.
 func (v *View) Close() {
 	v.Data = nil
-	v.m.unmap()
+	_ = v.m.unmap() // nothing was written
 	v.file.Close()
 }
 
@@ -386,9 +386,8 @@ func (u *Upload) Commit() error {
 	if u.done {
 		return fs.ErrClosed
 	}
-	u.m.unmap()
-	var err error
-	if u.end < u.written {
+	err := u.m.unmap()
+	if err == nil && u.end < u.written {
 		err = u.f.Truncate(u.written)
 	}
 	if err == nil {
@@ -413,7 +412,7 @@ func (u *Upload) Abort() {
 		return
 	}
 	u.done = true
-	u.m.unmap()
+	_ = u.m.unmap() // the bytes are dropped
 	if u.temp != "" {
 		u.s.root.Remove(path.Join(u.dir, u.temp))
 	}

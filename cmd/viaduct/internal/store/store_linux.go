@@ -138,9 +138,12 @@ func (m *mapping) mmap(offset, n int64, write bool) error {
 	return nil
 }
 
-func (m *mapping) unmap() {
-	if m.pages != nil {
-		unix.Munmap(m.pages)
-		m.pages, m.data = nil, nil
+// unmap ends the mapping. It does nothing if there is none.
+func (m *mapping) unmap() error {
+	if m.pages == nil {
+		return nil
 	}
+	err := unix.Munmap(m.pages)
+	m.pages, m.data = nil, nil
+	return os.NewSyscallError("munmap", err)
 }

@@ -63,9 +63,11 @@ func (m *mapping) mmap(offset, n int64, write bool) error {
 	return nil
 }
 
-func (m *mapping) unmap() {
+// unmap ends the mapping. It does nothing if there is none.
+func (m *mapping) unmap() (err error) {
 	if m.write && m.data != nil {
-		m.file.WriteAt(m.data, 0)
+		_, err = m.file.WriteAt(m.data, 0)
 	}
 	m.data = nil
+	return err
 }

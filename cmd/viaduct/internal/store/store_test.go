@@ -176,6 +176,28 @@ func TestUpload(t *testing.T) {
 	}
 }
 
+// TestUnmapFails checks that Commit publishes nothing if the bytes of the mapping cannot be written to
+// the file.
+func TestUnmapFails(t *testing.T) {
+	s, dir := open(t, true)
+	u, err := s.Create("x", 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := u.Map(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(b, "hello")
+	spoilMapping(t, &u.m)
+	if err := u.Commit(); err == nil {
+		t.Error("no error")
+	}
+	if n := names(t, dir); len(n) != 0 {
+		t.Errorf("left behind: %v", n)
+	}
+}
+
 func TestStream(t *testing.T) {
 	s, dir := open(t, true)
 	u, err := s.Create("s", -1)
