@@ -149,6 +149,7 @@ type QueuePair struct {
 // The states of a queue pair, which it passes in this order. [ROCE-RESP-16]
 const (
 	unconnected uint32 = iota
+	connecting
 	ready
 	inError
 	closed
@@ -202,22 +203,21 @@ func (q *QueuePair) Connect(peer Endpoint) error {
 	if q.cfg.Transport == UC {
 		transport = ib.UC
 	}
-	q.mu.Lock()
-	if s := q.state.Load(); s != unconnected {
-		q.mu.Unlock()
-		if s == closed {
+	if !q.state.CompareAndSwap(unconnected, connecting) {
+		if q.state.Load() == closed {
 			return ErrClosed
 		}
 		return fmt.Errorf("%w: queue pair is connected", ErrInvalid)
 	}
-	q.mu.Unlock()
 	q.pair.Receive(&q.host, peer.Addr, rocecore.Config{
 		Transport: transport, MTU: q.cfg.MTU, PeerQPN: peer.QPN, PSN: ib.PSN(peer.PSN & (1<<24 - 1)),
 		Access: rocecore.Access(q.cfg.Access), MaxServed: q.cfg.Reads, RNRTimer: q.cfg.RNRTimer,
 	})
 	q.pair.Send(rocecore.SendConfig{PSN: q.psn, MaxReads: q.cfg.Reads, Timeout: q.cfg.Timeout,
 		Retries: q.cfg.Retries, RNRRetry: q.cfg.RNRRetries})
-	q.state.CompareAndSwap(unconnected, ready)
+	if !q.state.CompareAndSwap(connecting, ready) {
+		return ErrClosed // Close was called meanwhile
+	}
 	return nil
 }
 
@@ -264,7 +264,7 @@ func (q *QueuePair) RecvCQ() *CompletionQueue { return q.cfg.RecvCQ }
 // Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrTooLong, ErrNotConnected, ErrClosed.
 func (q *QueuePair) Post(wrs ...SendWR) error {
 	switch q.state.Load() {
-	case unconnected:
+	case unconnected, connecting:
 		return ErrNotConnected
 	case closed:
 		return ErrClosed

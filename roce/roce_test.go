@@ -312,6 +312,33 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestConnectOnce checks that only one of several concurrent Connects succeeds.
+func TestConnectOnce(t *testing.T) {
+	da, db := devices(t)
+	for range 500 {
+		q, err := da.NewQueuePair(Config{SendDepth: 1, RecvDepth: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start, errs := make(chan struct{}), make(chan error)
+		for range 2 {
+			go func() {
+				<-start
+				errs <- q.Connect(Endpoint{Addr: db.Addr(), QPN: 77})
+			}()
+		}
+		close(start)
+		first, second := <-errs, <-errs
+		if first != nil {
+			first, second = second, first
+		}
+		if first != nil || !errors.Is(second, ErrInvalid) {
+			t.Fatalf("%v, %v", first, second)
+		}
+		q.Close()
+	}
+}
+
 func TestWrongUse(t *testing.T) {
 	da, db := devices(t)
 	q, err := da.NewQueuePair(Config{SendDepth: 2, RecvDepth: 1})
