@@ -126,12 +126,19 @@ func (c *CompletionQueue) arm(v int32) {
 	}
 }
 
-// Handle makes the queue call f when completions arrive; f must not be nil. The goroutine that
-// received, sent or ended a stream calls f, possibly inside a post or a poll. So f must not block,
-// for example on a channel or a mutex that a poster holds. It may post, and may run in several
-// goroutines at once. f gets the completions by PollN, which then polls no connection. Handle
-// itself does not call f for completions that are already in the queue.
-func (c *CompletionQueue) Handle(f func()) { c.handler.Store(&f) }
+// Handle makes the queue call f when completions arrive. The goroutine that received, sent or ended
+// a stream calls f, possibly inside a post or a poll. So f must not block, for example on a channel
+// or a mutex that a poster holds. It may post, and may run in several goroutines at once. f gets the
+// completions by PollN, which then polls no connection. Handle itself does not call f for
+// completions that are already in the queue. A nil f removes the handler; calls of the former
+// handler may still be running.
+func (c *CompletionQueue) Handle(f func()) {
+	if f == nil {
+		c.handler.Store(nil)
+		return
+	}
+	c.handler.Store(&f)
+}
 
 // deliver calls the handler if the queue has one and is not empty. The caller must hold neither the
 // send nor the receive role of a stream, because the handler may post.

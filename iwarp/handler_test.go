@@ -201,3 +201,15 @@ func TestHandlerHearsOfLast(t *testing.T) {
 		}
 	}
 }
+
+// TestHandlerRemoved checks that a queue works without a handler after Handle(nil).
+func TestHandlerRemoved(t *testing.T) {
+	a, b := connect(t, &Config{}, &Config{})
+	b.RecvCQ().Handle(func() { t.Error("the handler was called after its removal") })
+	b.RecvCQ().Handle(nil)
+	b.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(make([]byte, 1))}})
+	a.Post(SendWR{Op: OpSend, SG: []SGE{Buf([]byte{1})}})
+	if e := wantOK(t, b.RecvCQ()); e.ID != 1 {
+		t.Errorf("%+v", e)
+	}
+}
