@@ -169,8 +169,8 @@ type Config struct {
 	// closes the connection if Filter returns false.
 	Filter func(net.Addr) bool
 
-	// Logger logs the beginning and end of streams at Info, and messages at Debug. Nil logs
-	// nothing.
+	// Logger logs the beginning and the orderly end of streams and failed start-ups at Info, other
+	// ends and slow applications at Warn, and details of ends at Debug. Nil logs nothing.
 	Logger *slog.Logger
 
 	portable bool      // for tests: use the portable path of frameio (plain net.Conn calls)
