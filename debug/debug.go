@@ -80,6 +80,7 @@ func (s *Server) WatchQueuePair(q *iwarp.QueuePair, hint ...Hint) {
 	s.server().WatchQueuePair(q, hints(hint)...)
 }
 
-// WatchVI registers a VI that is connected or will be connected. The VI is listed until its
-// connection ends. Only the first hint is used.
+// WatchVI registers a VI that is connected, or for which a connection attempt is in progress. The VI
+// is listed until it is Idle again. A VI that is Idle at the call is not listed. Only the first hint
+// is used.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) { s.server().WatchVI(v, hints(hint)...) }

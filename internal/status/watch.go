@@ -172,8 +172,8 @@ func streamState(q *iwarp.QueuePair) string {
 	return "open"
 }
 
-// WatchVI registers a connected VI until its connection has ended. The next report drops a VI in
-// state Idle, even one that will be connected later.
+// WatchVI registers a VI until it is in state Idle: its connection, or the attempt to connect it,
+// has ended. The next report drops a VI that is Idle at the call, even if it is connected later.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 	h := hintOf(hint)
 	s.Watch(Source{
