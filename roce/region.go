@@ -44,9 +44,7 @@ type ProtectionDomain struct {
 
 // Register makes mem usable by the queue pairs of the domain, and by their peers as far as access
 // allows. The memory must stay valid until MemoryRegion.Close. Pass a slice of exactly the bytes
-// the peer needs, for example buf[:n].
-//
-// Errors: ErrInvalid, ErrLimit.
+// the peer needs, for example buf[:n]. The error is ErrInvalid if mem is empty.
 func (p *ProtectionDomain) Register(mem []byte, access Access) (*MemoryRegion, error) {
 	r, err := p.dev.regions.Register(mem, regmem.Options{Rights: rights(rocecore.Access(access)),
 		Domain: p.dom, ZeroBased: true})

@@ -355,6 +355,8 @@ func TestWrongUse(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	_, err = q.PD().Register(nil, LocalOnly)
+	is("empty region", err, ErrInvalid)
 	is("post before Connect", q.Post(SendWR{}), ErrNotConnected)
 	is("another family", q.Connect(Endpoint{Addr: netip.MustParseAddr("::1")}), ErrInvalid)
 	is("connect", q.Connect(Endpoint{Addr: db.Addr(), QPN: 77}), nil)
