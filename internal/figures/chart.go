@@ -81,8 +81,9 @@ var chartStyles = []style{
 	{"libfabric shm", "#1b7c83", "#39c5cf", `<path d="M0,5L5,-4L-5,-4Z" class="hollow"/>`},
 }
 
-// styles returns the index of each line's style. A line without a style that fits and is free has
-// the first free style, or the last style if none is free.
+// styles returns the number of each line's style: its index in chartStyles, plus the length of
+// chartStyles for each time that the style is used again. A line without a style that fits and is
+// free has the first free style.
 func (c *Chart) styles() []int {
 	chosen := make([]int, len(c.Lines))
 	taken := map[int]bool{}
@@ -102,22 +103,71 @@ func (c *Chart) styles() []int {
 		if k >= 0 {
 			continue
 		}
-		for k = 0; taken[k] && k < len(chartStyles)-1; k++ {
+		for k = 0; taken[k]; k++ {
 		}
 		chosen[i], taken[k] = k, true
 	}
 	return chosen
 }
 
+// svg returns the chart as a picture.
 func (c *Chart) svg() []byte {
-	var b bytes.Buffer
-	legend := (len(c.Lines) + chartColumns - 1) / chartColumns
-	height := chartTop + chartPlot + 48 + legend*chartLegend + 28
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n",
-		chartWidth, height, chartWidth, height, escape(c.Title))
+	b := begin(c.Title, c.height())
+	c.draw(b)
+	b.WriteString("</svg>\n")
+	return b.Bytes()
+}
+
+// Page returns an SVG picture of the charts, one below the other, with the caption at the end.
+func Page(caption string, charts []*Chart) []byte {
+	height := 28 // of the caption
+	for _, c := range charts {
+		height += c.height()
+	}
+	b := begin(caption, height)
+	fmt.Fprintf(b, `<rect class="page" width="%d" height="%d"/>`+"\n", chartWidth, height)
+	y := 0
+	for _, c := range charts {
+		fmt.Fprintf(b, `<g transform="translate(0,%d)">`+"\n", y)
+		c.draw(b)
+		b.WriteString("</g>\n")
+		y += c.height()
+	}
+	text(b, 28, float64(height-12), "start", "small", caption)
+	b.WriteString("</svg>\n")
+	return b.Bytes()
+}
+
+// begin returns the beginning of a picture, up to its styles. height is in pixels.
+func begin(label string, height int) *bytes.Buffer {
+	b := new(bytes.Buffer)
+	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n",
+		chartWidth, height, chartWidth, height, escape(label))
 	b.WriteString(chartStyle())
-	fmt.Fprintf(&b, `<rect class="page" width="%d" height="%d"/>`+"\n", chartWidth, height)
-	text(&b, chartWidth/2, 22, "middle", "title", c.Title)
+	return b
+}
+
+// columns returns the number of columns of the legend. The longest name has room in each.
+func (c *Chart) columns() int {
+	const char = 7 // width of a character in pixels
+	longest := 0
+	for _, l := range c.Lines {
+		longest = max(longest, len(l.Name))
+	}
+	return max(1, min(chartColumns, (chartWidth-40)/(longest*char+36)))
+}
+
+// height returns the height of the chart in pixels.
+func (c *Chart) height() int {
+	columns := c.columns()
+	return chartTop + chartPlot + 48 + (len(c.Lines)+columns-1)/columns*chartLegend + 28
+}
+
+// draw writes the elements of the chart.
+func (c *Chart) draw(b *bytes.Buffer) {
+	height := c.height()
+	fmt.Fprintf(b, `<rect class="page" width="%d" height="%d"/>`+"\n", chartWidth, height)
+	text(b, chartWidth/2, 22, "middle", "title", c.Title)
 
 	lo, hi := c.bounds()
 	bottom, right := float64(chartTop+chartPlot), float64(chartWidth-chartRight)
@@ -132,15 +182,17 @@ func (c *Chart) svg() []byte {
 		return chartLeft + 20 + (c.Scale.place(c.At[i])-first)*(right-chartLeft-40)/(last-first)
 	}
 	for _, v := range niceTicks(lo, hi) {
-		fmt.Fprintf(&b, `<path class="grid" d="M%d,%.1fH%.0f"/>`+"\n", chartLeft, y(v), right)
-		text(&b, chartLeft-8, y(v)+4, "end", "", fmt.Sprintf("%g", v))
+		fmt.Fprintf(b, `<path class="grid" d="M%d,%.1fH%.0f"/>`+"\n", chartLeft, y(v), right)
+		text(b, chartLeft-8, y(v)+4, "end", "", fmt.Sprintf("%g", v))
 	}
 	for i, t := range c.Ticks {
-		fmt.Fprintf(&b, `<path class="grid" d="M%.1f,%dV%.0f"/>`+"\n", x(i), chartTop, bottom)
-		text(&b, x(i), bottom+18, "middle", "", t)
+		fmt.Fprintf(b, `<path class="grid" d="M%.1f,%dV%.0f"/>`+"\n", x(i), chartTop, bottom)
+		if t != "" {
+			text(b, x(i), bottom+18, "middle", "", t)
+		}
 	}
-	text(&b, (chartLeft+right)/2, bottom+38, "middle", "", fmt.Sprintf("%s (%s scale)", c.X, c.Scale))
-	fmt.Fprintf(&b, `<text class="axis" transform="translate(16,%.0f) rotate(-90)" text-anchor="middle">%s</text>`+
+	text(b, (chartLeft+right)/2, bottom+38, "middle", "", fmt.Sprintf("%s (%s scale)", c.X, c.Scale))
+	fmt.Fprintf(b, `<text class="axis" transform="translate(16,%.0f) rotate(-90)" text-anchor="middle">%s</text>`+
 		"\n", bottom-chartPlot/2, escape(c.Y+" (logarithmic scale)"))
 	styles := c.styles()
 	for i, l := range c.Lines {
@@ -154,23 +206,33 @@ func (c *Chart) svg() []byte {
 			fmt.Fprintf(&path, "%s%.1f,%.1f", move, x(j), y(v))
 			move = "L"
 		}
-		fmt.Fprintf(&b, `<path class="line c%d" d="%s"/>`+"\n", styles[i], path.String())
+		line(b, styles[i], path.String())
 		for j, v := range l.At {
 			if v > 0 {
-				mark(&b, styles[i], x(j), y(v))
+				mark(b, styles[i], x(j), y(v))
 			}
 		}
 	}
-	const column = (chartWidth - 40) / chartColumns
+	columns := c.columns()
+	column := (chartWidth - 40) / columns
 	for i, l := range c.Lines {
-		lx, ly := float64(28+i%chartColumns*column), bottom+62+float64(i/chartColumns*chartLegend)
-		fmt.Fprintf(&b, `<path class="line c%d" d="M%.0f,%.0fh28"/>`+"\n", styles[i], lx, ly-4)
-		mark(&b, styles[i], lx+14, ly-4)
-		text(&b, lx+36, ly, "start", "", l.Name)
+		lx, ly := float64(28+i%columns*column), bottom+62+float64(i/columns*chartLegend)
+		line(b, styles[i], fmt.Sprintf("M%.0f,%.0fh28", lx, ly-4))
+		mark(b, styles[i], lx+14, ly-4)
+		text(b, lx+36, ly, "start", "", l.Name)
 	}
-	text(&b, 28, float64(height-12), "start", "small", c.Caption)
-	b.WriteString("</svg>\n")
-	return b.Bytes()
+	if c.Caption != "" {
+		text(b, 28, float64(height-12), "start", "small", c.Caption)
+	}
+}
+
+// line draws a path in a style. If the style is not the first with its colour, the path has dashes.
+func line(b *bytes.Buffer, style int, path string) {
+	dashes := ""
+	if again := style / len(chartStyles); again > 0 {
+		dashes = fmt.Sprintf(` stroke-dasharray="%d 3"`, 1+6/again)
+	}
+	fmt.Fprintf(b, `<path class="line c%d"%s d="%s"/>`+"\n", style%len(chartStyles), dashes, path)
 }
 
 // bounds returns the bounds of the y axis: 1 and 10 if there are no values.
@@ -190,8 +252,8 @@ func (c *Chart) bounds() (lo, hi float64) {
 }
 
 func mark(b *bytes.Buffer, style int, x, y float64) {
-	fmt.Fprintf(b, `<g class="mark c%d" transform="translate(%.1f,%.1f)">%s</g>`+"\n", style, x,
-		y, chartStyles[style].mark)
+	fmt.Fprintf(b, `<g class="mark c%d" transform="translate(%.1f,%.1f)">%s</g>`+"\n",
+		style%len(chartStyles), x, y, chartStyles[style%len(chartStyles)].mark)
 }
 
 func text(b *bytes.Buffer, x, y float64, anchor, class, s string) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,7 +17,11 @@ func drawings(t *testing.T) []Chart {
 	if err != nil || len(r.Pictures) != 4 {
 		t.Fatal(len(r.Pictures), err)
 	}
-	return append(r.Pictures,
+	many := Chart{File: "many", Title: "t", X: "x", Y: "y", Scale: Logarithmic, At: []float64{1, 4}, Ticks: []string{"1", ""}}
+	for i := range 20 { // styles are used again
+		many.Lines = append(many.Lines, Line{fmt.Sprintf("sdp?policy=pipelined, %d connections", 10+i), []float64{1 + float64(i), 2}})
+	}
+	return append(r.Pictures, many,
 		Chart{File: "wide", Title: "t", X: "x", Y: "y", Scale: Logarithmic, At: []float64{1, 10, 1e6},
 			Ticks: []string{"1", "10", "1e6"}, Lines: []Line{{"a", []float64{1e-3, 2, 1e4}},
 				{"gap", []float64{1, 0, 3}}}},
@@ -59,6 +64,11 @@ func TestPictures(t *testing.T) {
 				}
 			}
 		}
+		looks := regexp.MustCompile(`<path class="line (c\d"[^>]*) d="M[^"]*h28"`).FindAllStringSubmatch(svg, -1)
+		slices.SortFunc(looks, func(a, b []string) int { return strings.Compare(a[1], b[1]) })
+		if n := len(slices.CompactFunc(looks, func(a, b []string) bool { return a[1] == b[1] })); n != len(p.Lines) {
+			t.Errorf("%s: %d kinds of line for %d lines", p.File, n, len(p.Lines))
+		}
 		marks := len(p.Lines) // marks in the legend
 		for _, l := range p.Lines {
 			if n := strings.Count(svg, ">"+l.Name+"</text>"); n != 1 {
@@ -84,9 +94,30 @@ func TestPictures(t *testing.T) {
 	}
 }
 
+// TestPage checks that the charts of a page are one below the other, and the caption below all.
+func TestPage(t *testing.T) {
+	a, b := drawings(t)[0], drawings(t)[1]
+	svg := string(Page("the <caption>", []*Chart{&a, &b}))
+	if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil {
+		t.Error(err)
+	}
+	want := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d"`, chartWidth, a.height()+b.height()+28)
+	if !strings.HasPrefix(svg, want) {
+		t.Errorf("%.100s, want %s", svg, want)
+	}
+	rest := svg
+	for _, part := range []string{`translate(0,0)`, a.Title, a.Caption, fmt.Sprintf(`translate(0,%d)`, a.height()), b.Title, "the &lt;caption&gt;</text>"} {
+		_, after, ok := strings.Cut(rest, part)
+		if !ok {
+			t.Errorf("%q is missing, or in the wrong place", part)
+		}
+		rest = after
+	}
+}
+
 // points returns the points of all lines of a drawing.
 func points(svg string) (all [][2]float64) {
-	for _, line := range regexp.MustCompile(`<path class="line c\d" d="(M[^h"]*)"`).FindAllStringSubmatch(svg, -1) {
+	for _, line := range regexp.MustCompile(`<path class="line c\d"[^>]* d="(M[^h"]*)"`).FindAllStringSubmatch(svg, -1) {
 		for _, m := range regexp.MustCompile(`[ML]([\d.]+),(-?[\d.]+)`).FindAllStringSubmatch(line[1], -1) {
 			all = append(all, [2]float64{number(m[1]), number(m[2])})
 		}
