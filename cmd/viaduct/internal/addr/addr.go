@@ -220,7 +220,7 @@ func ParseSize(s string) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(t, 10, 64)
 	if err != nil || n > 1<<63>>shift {
-		return 0, fmt.Errorf("%q is not a size (digits, then K, M or G)", s)
+		return 0, fmt.Errorf("%q is not a size (digits, then K, M, G or T)", s)
 	}
 	return n << shift, nil
 }

@@ -87,7 +87,7 @@ func TestParameters(t *testing.T) {
 	if !bare.Bool("flow") || bare.Choice("reliability") != "reception" {
 		t.Error("the defaults are not those of the table")
 	}
-	for s, want := range map[string]uint64{"0": 0, "64": 64, "4k": 4096, "1MiB": 1 << 20, "2GB": 2 << 30} {
+	for s, want := range map[string]uint64{"0": 0, "64": 64, "4k": 4096, "1MiB": 1 << 20, "2GB": 2 << 30, "3T": 3 << 40} {
 		if n, err := ParseSize(s); n != want || err != nil {
 			t.Errorf("%s: %d, %v", s, n, err)
 		}

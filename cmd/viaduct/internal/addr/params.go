@@ -18,7 +18,7 @@ type Kind uint8
 
 const (
 	Number    Kind = iota // digits, from Lo to Hi
-	Size                  // bytes: digits with an optional K, M or G, from Lo to Hi
+	Size                  // bytes: digits with an optional K, M, G or T, from Lo to Hi
 	Choice                // one of Words
 	HostPort              // HOST or HOST:PORT
 	IP                    // an IP address

@@ -59,7 +59,7 @@ and for verbs that move files the path of a file:
 HOST is a name, an IPv4 address, or an IPv6 address in brackets. With port 0, a
 listener picks a free port. DISCRIMINATOR is 1 to 16 bytes of text, or 0x and hex. A
 file's PATH comes next, and parameters last: ?NAME=VALUE&NAME=VALUE (quote the
-& for a shell). A SIZE is bytes, with an optional K, M or G (1024s).
+& for a shell). A SIZE is bytes, with an optional K, M, G or T (1024s).
 `)
 	shared := map[string]bool{}
 	for _, s := range built() {
