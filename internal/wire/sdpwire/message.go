@@ -9,13 +9,12 @@ import (
 // These are errors of Parse, ParseHello and ParseHelloAck. For input that is too short for a BSDH,
 // or for a Hello or HelloAck, these functions return io.ErrUnexpectedEOF.
 var (
-	ErrMID    = errors.New("sdpwire: unknown or unexpected message type")
-	ErrLen    = errors.New("sdpwire: Len does not match the message")
-	ErrMode   = errors.New("sdpwire: reserved mode")
-	ErrSize   = errors.New("sdpwire: advertised size out of range")
-	ErrConst  = errors.New("sdpwire: wrong constant in SuspComm")
-	ErrFlags  = errors.New("sdpwire: urgent mark on a message that cannot hold one")
-	ErrLayout = errors.New("sdpwire: neither layout of a Hello")
+	ErrMID   = errors.New("sdpwire: unknown or unexpected message type")
+	ErrLen   = errors.New("sdpwire: Len does not match the message")
+	ErrMode  = errors.New("sdpwire: reserved mode")
+	ErrSize  = errors.New("sdpwire: advertised size out of range")
+	ErrConst = errors.New("sdpwire: wrong constant in SuspComm")
+	ErrFlags = errors.New("sdpwire: urgent mark on a message that cannot hold one")
 )
 
 // A Mode is a flow control mode of a half-connection. [SDP-6.3.8.2-1]
