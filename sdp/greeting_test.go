@@ -97,6 +97,11 @@ func TestReadGreeting(t *testing.T) { // [SDP-6.2.1-1] [D-01] [D-07]
 		if _, ok := readGreeting(bad); ok {
 			t.Error("a Hello of 33 bytes")
 		}
+		flagged := slices.Clone(h)
+		flagged[2-layout] = 1 // Flags is byte 2 of the figure layout and byte 1 of the IBTA layout
+		if g, ok := readGreeting(flagged); ok {
+			t.Errorf("%v, with Flags: %+v", layout, g)
+		}
 	}
 }
 

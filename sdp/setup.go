@@ -253,8 +253,7 @@ const tokenLen = 16 // [D-50]
 // false for all other bytes. [D-01] [SDP-6.2.1-1]
 func readGreeting(b []byte) (g greeting, ok bool) {
 	if g.layout, ok = sdpwire.DetectLayout(b); !ok {
-		// DetectLayout finds the MID, which is zero, by its position: Bufs is never zero. It
-		// refuses a Hello with Flags, although Flags may have any value in private data. [D-07]
+		// A Hello with Flags is refused, because it can be read in both layouts. [D-07]
 		return g, false
 	}
 	h, n, err := sdpwire.ParseHello(b, g.layout)
