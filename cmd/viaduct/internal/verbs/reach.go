@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -325,21 +326,23 @@ func (f *retryingFiles) PutStream(ctx context.Context, path string, r io.Reader,
 	once := &onceReader{r: r}
 	return f.do(ctx, func(fc fileClient) error {
 		err := fc.PutStream(ctx, path, once, h, progress)
-		if err != nil && once.read {
+		if err != nil && once.read.Load() {
 			return &localError{err}
 		}
 		return err
 	})
 }
 
-// A onceReader records whether Read was called.
+// A onceReader records whether Read was called. A Read that has returned nothing counts too: an HTTP
+// transport can fail while a goroutine is still inside Read, which then takes bytes from a further
+// attempt.
 type onceReader struct {
 	r    io.Reader
-	read bool
+	read atomic.Bool
 }
 
 func (o *onceReader) Read(p []byte) (int, error) {
-	o.read = true
+	o.read.Store(true)
 	return o.r.Read(p)
 }
 
