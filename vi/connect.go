@@ -325,8 +325,11 @@ func (r *ConnRequest) Security() []byte { return r.req.Security() } // [VIT 3.2]
 // is if v is in the wrong state or of another NIC. The transfer size becomes the smaller one of the
 // two.
 //
+// A provider may have further reasons to find v unsuitable, for example vitcp.Config.StrictEnables.
+// It then refuses the request, and the error is ErrInvalidReliability or ErrInvalidMTU too.
+//
 // Other errors: ErrInvalidParameter if the request was answered before, ErrTimeout if the caller
-// has cancelled its request, ErrInvalidMTU, ErrResource, ErrClosed, or the context's.
+// has cancelled its request, ErrResource, ErrClosed, or the context's.
 func (r *ConnRequest) Accept(ctx context.Context, v *VI) error { // [VIA 6.4.5]
 	if v == nil || v.nic != r.nic {
 		return fmt.Errorf("%w: VI", ErrInvalidParameter)

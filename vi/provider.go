@@ -61,6 +61,7 @@ type Request interface {
 
 	// Accept answers the request for ep, whose attributes the engine has found to match. It returns
 	// the same results as Device.Connect, and ErrTimeout if the caller has cancelled its request.
+	// After an error, whatever its reason, the request is refused or has ended.
 	Accept(ctx context.Context, ep *Endpoint) (Link, Agreement, error)
 
 	// Reject answers the request with a refusal.

@@ -353,7 +353,8 @@ func (s *signer) Sign(_ Call, info []byte) ([]byte, error)   { return info, s.fa
 func (s *signer) Verify(_ Call, info []byte) ([]byte, error) { return info, nil }
 
 // An Accept that fails has no lasting effect. The VI is unchanged. The caller gets a Connect Reject
-// or finds the connection closed, and its place among the half-open connections is free.
+// or finds the connection closed, and its place among the half-open connections is free. The request
+// is answered, so that no other VI can accept it.
 // [VIT-4.3-6]
 func TestVIT_4_3_AcceptFails(t *testing.T) {
 	errSign := errors.New("no signature")
@@ -386,6 +387,9 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 			}
 			if err := req.Accept(testContext(t), w); !errors.Is(err, v.want) {
 				t.Errorf("accept: %v, want %v", err, v.want)
+			}
+			if err := req.Accept(testContext(t), w); !errors.Is(err, vi.ErrInvalidParameter) {
+				t.Errorf("a second accept: %v", err)
 			}
 			if w.State() != vi.Idle {
 				t.Errorf("state %v", w.State())

@@ -103,7 +103,8 @@ func vipl_go_connect_wait(nh C.uintptr_t, local *C.VIP_NET_ADDRESS, timeout C.VI
 }
 
 // vipl_go_connect_accept answers a request. The handle stays valid if the attributes or the state
-// of the VI are unsuitable. [VIA 6.4.5]
+// of the VI are unsuitable. If it was the provider that found them so, the request is refused: the
+// next accept returns VIP_INVALID_PARAMETER, and a reject ends the handle. [VIA 6.4.5]
 //
 //export vipl_go_connect_accept
 func vipl_go_connect_accept(ch, h C.uintptr_t) C.int {
