@@ -51,7 +51,7 @@ type Stats struct {
 	PlacedBytes                     uint64 // payload bytes written to memory
 	SentIUs, RecvFrames             uint64
 	RCtlMismatch                    uint64 // frames whose R_CTL is not that of their IU
-	Synonyms                        uint64 // frames that contradict the incomplete message or the request of their MSG_ID
+	Synonyms                        uint64 // frames whose headers do not match the message or request of their MSG_ID
 	LateFrames                      uint64 // frames of finished messages, or with bytes that were received before
 	UnknownHandle                   uint64 // IUs that name no endpoint
 	WrongSource                     uint64 // frames with a valid handle from the wrong S_ID

@@ -42,7 +42,7 @@ func TestAheadGuarded(t *testing.T) {
 			if err := q.PostRecv(RecvWR{SG: []SGE{mr.SGE(0, size)}}); err != nil {
 				t.Fatal(err)
 			}
-			// This sets the state as after a message of the same length.
+			// Pretend that an earlier Send was as long as this one, since otherwise nothing is predicted.
 			q.fc.WithReceiver(func() { q.rx.lastSend, q.rx.fullSend = size, full })
 			var fs [][]byte
 			for at := 0; at < size; at += full {

@@ -205,8 +205,8 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		wr.Inline = true
 	} else {
 		s.lent = s.posted
-		// A call may wait until this memory is free. The completion of the next Send suffices, if
-		// the next action is Data by reference too.
+		// A call may wait until this memory is free, so a completion must report that. If the next
+		// action is a Send by reference too, a later completion covers both.
 		next := i + 1 + a.Parts
 		wr.Unsignaled = next < len(acts) && acts[next].Op == sdpcore.OpSend && acts[next].N > iwarp.MaxInline
 	}

@@ -52,6 +52,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// lengthy skips a long test of hostile programs, many repetitions or slow clocks, except at full length
+// and with the race detector, where .ci/run runs it. takes is its duration, for example "10 s".
+func lengthy(t *testing.T, takes string) {
+	t.Helper()
+	if !raceDetector {
+		testkit.Long(t, takes)
+	}
+}
+
 // patience bounds the wait for events that normally take moments.
 const patience = 2 * testkit.Patience
 

@@ -115,6 +115,7 @@ const interruptBound = 1800 * time.Millisecond
 
 // TestInterruptStopped: an interrupted command ends although its peer is suspended.
 func TestInterruptStopped(t *testing.T) {
+	lengthy(t, "12 s")
 	t.Parallel()
 	root := t.TempDir()
 	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
@@ -183,6 +184,7 @@ func TestOnePart(t *testing.T) {
 // TestServerDies: a ping whose server is killed still prints statistics, and no verb blames the
 // client.
 func TestServerDies(t *testing.T) {
+	lengthy(t, "8 s")
 	t.Parallel()
 	root := t.TempDir()
 	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {

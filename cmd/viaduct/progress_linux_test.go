@@ -108,6 +108,7 @@ func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...str
 
 // TestDemoBar: in each round, the total of the bar is the size of the file.
 func TestDemoBar(t *testing.T) {
+	lengthy(t, "7 s")
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f")
 	random(t, file, 3<<20)
@@ -180,6 +181,7 @@ func TestTotalDraws(t *testing.T) {
 // TestTreeBar: on a terminal, a copy of many files has one bar with the number of files, their
 // bytes, the rate and the time left. To a stdout that is no terminal, put prints a line per file.
 func TestTreeBar(t *testing.T) {
+	lengthy(t, "9 s")
 	t.Parallel()
 	from := t.TempDir()
 	sow(t, from, 2, 20, 3<<20)

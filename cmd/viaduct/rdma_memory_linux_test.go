@@ -28,6 +28,7 @@ const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 // another one, which has other memory at the same addresses. Requests still in the queues must not
 // access this memory, neither over a connection nor by the process number, which stays the same.
 func TestRDMAMemory(t *testing.T) {
+	lengthy(t, "11 s")
 	t.Parallel()
 	for _, mode := range []string{"read", "write"} {
 		for _, flags := range [][]string{nil, {"--tcp"}} {

@@ -31,6 +31,7 @@ const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 // program. It uses these in every field of every command, and in its requests. All must be refused
 // without access to the memory of the other program, which continues to work.
 func TestRDMANeighbour(t *testing.T) {
+	lengthy(t, "20 s")
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"--tcp"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {

@@ -29,6 +29,7 @@ const asRXEStreams = "VIADUCT_TEST_RXE_STREAMS"
 // device. It also creates queue pairs whose rings the program overwrites at random while their
 // requests are executed.
 func TestRXEStreams(t *testing.T) {
+	lengthy(t, "8 s")
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env",
 		fmt.Sprintf("%s=%d", asRXEStreams, *rdmaStreams), os.Args[0])

@@ -23,6 +23,7 @@ import (
 // TestRXENeighbour is TestRDMANeighbour for a RoCE device, whose programs can also name the other
 // program's queue pairs as peers.
 func TestRXENeighbour(t *testing.T) {
+	lengthy(t, "6 s")
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRDMANeighbour+"=both rxe", os.Args[0])
 	var transfers, commands, requests int

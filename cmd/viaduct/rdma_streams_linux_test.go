@@ -30,6 +30,7 @@ var rdmaStreams = flag.Int("streams", 150,
 // lengths, handles, addresses and flags. Only errors the kernel would return are allowed, and the
 // device must work as before after each stream. The number of a stream is its seed.
 func TestRDMAStreams(t *testing.T) {
+	lengthy(t, "5 s")
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env",
 		fmt.Sprintf("%s=%d %d", asRDMAStreams, *rdmaStreams, freePort(t)), os.Args[0])

@@ -75,6 +75,7 @@ func askPair(t *testing.T, port, from string, fds ...int) (why string) {
 
 // Invalid pair requests are refused, and leave no descriptors in the supervisor.
 func TestRunPairRequests(t *testing.T) {
+	lengthy(t, "6 s")
 	t.Parallel()
 	port := strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--same-host"}, buildCFile(t, "shapes"), "serve-many", port)
@@ -111,6 +112,7 @@ func TestRunPairRequests(t *testing.T) {
 
 // If a supervisor gives an invalid answer to a pair request, the connection is plain TCP.
 func TestRunPairAnswers(t *testing.T) {
+	lengthy(t, "6 s")
 	t.Parallel()
 	for _, answer := range []string{`{}`, `{"from":"[::1]:5"}`, `{`} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -169,6 +171,7 @@ func TestRunShortAccept(t *testing.T) {
 // Without free descriptors, a supervisor does not claim that the socket of a pair has no TCP
 // options. It accepts pair requests again when descriptors are free.
 func TestRunShortPairs(t *testing.T) {
+	lengthy(t, "9 s")
 	t.Parallel()
 	port, program := strconv.Itoa(freePort(t)), buildCFile(t, "shapes")
 	s := startRun(t, []string{"--same-host"}, program, "serve-many", port)

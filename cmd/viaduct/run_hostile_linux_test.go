@@ -282,6 +282,7 @@ func hostileRound(to string) error {
 // A Go program changes descriptors during its own calls. The supervisor must survive, and no
 // connection may get the descriptor or the bytes of another one, on either side.
 func TestRunHostileGo(t *testing.T) {
+	lengthy(t, "6 s")
 	t.Parallel()
 	to, port := newTarget(t), strconv.Itoa(freePort(t))
 	arg := fmt.Sprintf("%d %s %s", int(hostileFor.Seconds()), to.port, port)

@@ -226,6 +226,7 @@ func echoTrue(port string) error {
 // No connection is lost or has wrong bytes while signals interrupt accept and every thread of the
 // supervisor. The program's calls fail or are restarted, as without viaduct run.
 func TestRunAcceptSignals(t *testing.T) {
+	lengthy(t, "16 s")
 	t.Parallel()
 	program := buildC(t, acceptC)
 	for _, us := range []string{"1000", "200"} {

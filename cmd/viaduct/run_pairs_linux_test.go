@@ -26,6 +26,7 @@ func pairServer(t *testing.T, program string) (s *served, port string) {
 // server must not get a connection that no client has. Therefore an end that the program did not
 // get must serve the next connect, and a connect whose answer was lost must be answered again.
 func TestRunPairStorm(t *testing.T) {
+	lengthy(t, "3 s")
 	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 300
@@ -63,6 +64,7 @@ func TestRunPairStorm(t *testing.T) {
 // A supervisor that runs out of descriptors leaves connections plain. It requests no pair that it
 // cannot give to its program.
 func TestRunPairShort(t *testing.T) {
+	lengthy(t, "7 s")
 	t.Parallel()
 	program := buildCFile(t, "shapes")
 	server, port := pairServer(t, program)
@@ -85,6 +87,7 @@ func TestRunPairShort(t *testing.T) {
 
 // Pairs leave no descriptor open in either supervisor or program.
 func TestRunPairLeaks(t *testing.T) {
+	lengthy(t, "12 s")
 	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 1000

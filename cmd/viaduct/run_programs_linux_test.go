@@ -388,6 +388,7 @@ int main(int argc, char **argv) {
 // A program that changes descriptors during its own calls harms at most itself. The supervisor
 // survives, and no connection gets the bytes of another.
 func TestRunHostile(t *testing.T) {
+	lengthy(t, "6 s")
 	t.Parallel()
 	program := buildC(t, hostileC)
 	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")

@@ -249,6 +249,7 @@ func TestRunDaemon(t *testing.T) {
 // The children of a server share one listener, or each opens a listener at the same address. All
 // children are served, and killing one child does not affect another.
 func TestRunPrefork(t *testing.T) {
+	lengthy(t, "3 s")
 	t.Parallel()
 	program := buildCFile(t, "shapes")
 	for _, how := range []struct{ name, shared string }{{"shared", "1"}, {"reuseport", "0"}} {
@@ -341,6 +342,7 @@ func TestRunReopen(t *testing.T) {
 // A listener is carried even if it is opened at the very moment when the supervisor notices the
 // close of the previous one.
 func TestRunFlap(t *testing.T) {
+	lengthy(t, "6 s")
 	t.Parallel()
 	n := 400
 	if !testkit.LongRuns() || raceDetector {
@@ -433,6 +435,7 @@ func TestRunUsers(t *testing.T) {
 // Processes that an unprivileged supervisor cannot inspect use plain TCP, and get no connections
 // from SDP peers. A supervisor of root can inspect every process.
 func TestRunUndumpable(t *testing.T) {
+	lengthy(t, "13 s")
 	t.Parallel()
 	users(t, func(t *testing.T, u *asUser) {
 		program := install(t, buildCFile(t, "shapes"), u.dir)
@@ -545,6 +548,7 @@ func limited(t *testing.T, n int, flags []string, program ...string) *served {
 // A supervisor without free descriptors leaves connections plain and blocks no call. It carries
 // again when descriptors are free.
 func TestRunSupervisorEMFILE(t *testing.T) {
+	lengthy(t, "2 s")
 	t.Parallel()
 	program := buildCFile(t, "shapes")
 	t.Run("connect", func(t *testing.T) {
@@ -709,6 +713,7 @@ func descriptors(t *testing.T, pid int) int {
 
 // Thousands of connections leave no descriptor open in the supervisor or the program.
 func TestRunLeaks(t *testing.T) {
+	lengthy(t, "3 s")
 	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 1000
@@ -795,6 +800,7 @@ func steady(t *testing.T, pid int) (n int) {
 // Connections succeed with the right bytes while signals interrupt every call of the program and
 // every thread of the supervisor.
 func TestRunStorm(t *testing.T) {
+	lengthy(t, "3 s")
 	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 400

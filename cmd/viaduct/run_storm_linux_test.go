@@ -10,6 +10,7 @@ import (
 // TestRunStormBothEnds: no call on short connections fails while both ends get 1000 signals a
 // second.
 func TestRunStormBothEnds(t *testing.T) {
+	lengthy(t, "11 s")
 	t.Parallel()
 	program := buildCFile(t, "storm")
 	port, sdpPort := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))

@@ -38,6 +38,7 @@ func residentOf(t *testing.T, pid int) int {
 // must use memory only for received bytes, not for possible ones, and no wave may add to the memory
 // of the previous one. [V-43] [I-70]
 func TestEchoWaves(t *testing.T) {
+	lengthy(t, "14 s")
 	t.Parallel()
 	waves, conns := 2, 1000
 	if !testkit.LongRuns() || raceDetector {

@@ -726,7 +726,7 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 	// If message 0 is unacknowledged, an empty Data is sent at once, because the acknowledgement of
 	// message 0 looks like none. [D-08]
 	newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data")
-	// Advertised bytes do not wait for credit.
+	// The write after an open SrcAvail waits for it, not for credit, so no empty Data is sent.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 300).recv("Data ack=1 bufs=3").skip().write(4, 1)
 	p.pass(100 * ms).want()
 }

@@ -71,7 +71,7 @@ func (t Type) Numbered() bool { return int(t) < len(messages) && messages[t].num
 // Flags are the three flag bits next to the type. [VIT 3.1] [V-03]
 type Flags uint8
 
-// These are the flags of the draft, its bits 1 to 3.
+// The draft numbers these flags from 1, and bit 1 is taken as the lowest bit. [V-03]
 const (
 	ImmediateValid Flags = 0x01 // the Immediate field holds the consumer's value [VIT-3.1-4]
 	EndOfMessage   Flags = 0x02 // the segment is the last of its message [VIT-3.1-5]

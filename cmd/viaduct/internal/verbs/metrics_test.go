@@ -163,7 +163,7 @@ func transfer(t *testing.T, scheme string) (client, server *shell.Env) {
 		t.Fatal(err)
 	}
 	fc.Close()
-	// A server that stops breaks connections whose end it has not seen yet.
+	// Stopping the server breaks connections whose end it has not seen yet, so wait for the end.
 	testkit.Eventually(t, "the end of the connection", func() bool {
 		return scrape(t, server)[fmt.Sprintf("viaduct_connections_active{transport=%q}", scheme)] == 0
 	})
