@@ -271,8 +271,8 @@ func TestModule(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| p | 14 | 14 | 0 | 57.1 % | 78.6 % |\n| q | 2 | 1 | 1 | - | - |\n",
-		"\n## p\n\n- survives: `p/p.go free: never: a && b` (MPA-1-3)\n",
-		"\n## q\n\n- accepted: `q/q.go F: never: a`: equal\n",
+		"\n## p\n\n- survives: `p/p.go free: never: a && b`\n  (MPA-1-3)\n",
+		"\n## q\n\n- accepted: `q/q.go F: never: a`:\n  equal\n",
 	} {
 		if strings.Count(string(text), want) != 1 {
 			t.Errorf("the page lacks %q, or has it twice:\n%s", want, text)

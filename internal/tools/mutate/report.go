@@ -222,16 +222,20 @@ func readAccepted(file string) (map[string]string, error) {
 
 const pageHead = `# Mutation testing
 
-How well the tests guard the lines that keep the requirements. The tool ` + "`internal/tools/mutate`" + ` takes the code that each citation stands at, changes it
-in one small way at a time (a condition always or never true, an operand left out, a boundary moved, another operator, the next number or flag, a statement
-left out, an error not returned), and runs first the tests that cite the same rows, then those of the package and of packages that cite these rows. A test that fails kills the mutant.
-Written by ` + "`go run ./internal/tools/mutate -write`" + `, package by package; do not edit.
+This page shows how well the tests guard the lines that keep the requirements. The tool
+` + "`internal/tools/mutate`" + ` changes the code at each citation in one small way at a time: a condition
+becomes always or never true, an operand is left out, a boundary moves, an operator, number or flag
+becomes another, a statement is left out, an error is not returned. Then the tool runs the tests
+that cite the same rows, and after them the tests of the package and of packages that cite these
+rows. A test that fails kills the mutant. ` + "`go run ./internal/tools/mutate -write`" + ` writes the page,
+package by package; do not edit it.
 
-Accepted mutants change nothing that a test could see, each for the reason given; they are not counted.
+Accepted mutants change nothing that a test could see, for the reason given. They are not counted.
 
-Wanted are 95 % by the cited tests and 98 % by all. What survives is listed below the table: these are tests still to be written, or code that nothing
-needs. "Missed" are mutants that only tests kill which do not cite the row. Where fewer mutants were run than there are, they were drawn at random
-by one seed; a change of other code does not change the draw.
+The cited tests should kill 95 % of the mutants, and all tests 98 %. The lists below the table name
+the survivors: tests are missing there, or nothing needs the code. "Missed" mutants are killed only
+by tests that do not cite the row. If fewer mutants were run than there are, a seed chose them at
+random; changes of other code do not change the choice.
 
 `
 
@@ -279,13 +283,13 @@ func writePage(file string, all []figures) error {
 func (f *figures) section() string {
 	var b strings.Builder
 	for _, r := range f.survive {
-		fmt.Fprintf(&b, "- survives: `%s` (%s)\n", pageKey(r.mutant), rowNames(r.mutant))
+		fmt.Fprintf(&b, "- survives: `%s`\n  (%s)\n", pageKey(r.mutant), rowNames(r.mutant))
 	}
 	for _, r := range f.uncited {
-		fmt.Fprintf(&b, "- missed: `%s` (%s)\n", pageKey(r.mutant), rowNames(r.mutant))
+		fmt.Fprintf(&b, "- missed: `%s`\n  (%s)\n", pageKey(r.mutant), rowNames(r.mutant))
 	}
 	for i, r := range f.accepted {
-		fmt.Fprintf(&b, "- accepted: `%s`: %s\n", pageKey(r.mutant), f.why[i])
+		fmt.Fprintf(&b, "- accepted: `%s`:\n  %s\n", pageKey(r.mutant), f.why[i])
 	}
 	return b.String()
 }
