@@ -121,7 +121,7 @@ func benchDefault() (out []string) {
 	return out
 }
 
-// benchPaths adds each transport that uses shared memory a second time, with TCP instead.
+// benchPaths adds each transport over shared memory a second time, with TCP instead.
 func benchPaths(transports []string) (out []string) {
 	for _, t := range transports {
 		out = append(out, t)
@@ -177,9 +177,9 @@ func benchOps(list string) ([]string, error) {
 	return ops, nil
 }
 
-// benchFits refuses a requested operation that none of the requested transports has, because its
-// rows would be missing silently. Plain TCP counts only if list names it or names nothing else,
-// because every request measures it.
+// benchFits refuses a requested operation that none of the requested transports has, because the
+// rows of the operation would be missing silently. Plain TCP counts only if list names TCP or names
+// nothing else, because every request measures TCP.
 func benchFits(list string, transports, ops []string) error {
 	if len(transports) > 1 && !slices.Contains(split(list), "tcp") {
 		transports = transports[1:]
@@ -231,7 +231,7 @@ func benchServer(ctx context.Context, e *shell.Env, at string) error {
 	return bench.Serve(ctx, l, e.Status.Server())
 }
 
-// A benchReport is the document that --json prints.
+// A benchReport is the document printed with --json.
 type benchReport struct {
 	Machine    string      `json:"machine"`
 	Processors int         `json:"processors"`
@@ -370,7 +370,7 @@ func (t *benchTable) begin(r *benchReport) {
 	}
 }
 
-// rows prints the results of one group.
+// rows prints the results of a group.
 func (t *benchTable) rows(rows []bench.Row) {
 	t.clear()
 	if t.any || t.intervals {
@@ -414,7 +414,7 @@ func benchOp(op string, doorbell int) string {
 	return op
 }
 
-// benchLine returns the cells of a result. A value that was not measured is "-".
+// benchLine returns the cells of a result. A value not measured is "-".
 func benchLine(row bench.Row) []string {
 	line := []string{benchOp(row.Op, row.Doorbell), strconv.Itoa(row.Size), strconv.Itoa(row.Conns), row.Transport}
 	if row.Error != "" {
@@ -431,7 +431,7 @@ func benchLine(row bench.Row) []string {
 		figure(row.Unit, row.Min), figure(row.Unit, row.Max), ratio, cc, cs)
 }
 
-// figure formats a value with its unit.
+// figure formats a value with the unit.
 func figure(unit string, v float64) string {
 	switch unit {
 	case "us":

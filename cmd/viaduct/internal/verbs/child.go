@@ -57,7 +57,7 @@ func startChild(ctx context.Context, e *shell.Env, args ...string) (*child, erro
 	return c, nil
 }
 
-// line waits for one line of the child's output. It is an error if the child ends before.
+// line waits for a line of the child's output. An earlier end of the child is an error.
 func (c *child) line(ctx context.Context) (string, error) {
 	select {
 	case l, ok := <-c.lines:
@@ -87,7 +87,7 @@ func (c *child) listening(ctx context.Context, n int) ([]string, error) {
 	return urls, nil
 }
 
-// stop sends the child SIGTERM and waits for its end. It kills the child after 10 s.
+// stop sends the child SIGTERM, waits for the end, and kills the child after 10 s.
 func (c *child) stop() {
 	c.cmd.Process.Signal(syscall.SIGTERM)
 	for {

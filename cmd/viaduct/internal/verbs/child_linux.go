@@ -2,5 +2,5 @@ package verbs
 
 import "syscall"
 
-// withParent makes the kernel kill the child when its parent dies.
+// withParent makes the kernel kill the child when the parent dies.
 func withParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -91,7 +91,7 @@ func complete(c *cobra.Command) {
 	}
 }
 
-// operands returns the words of a usage line that are neither the verb nor flags with their values.
+// operands returns the words of a usage line without the verb, and without flags and their values.
 func operands(use string) (names []string) {
 	use, _, _ = strings.Cut(use, " | ")
 	words := strings.Fields(use)[1:]
@@ -110,7 +110,7 @@ func operands(use string) (names []string) {
 	return names
 }
 
-// completeOperand completes an operand by its name in the usage line.
+// completeOperand completes an operand by the name in the usage line.
 func completeOperand(ctx context.Context, name, word string, listens bool) ([]cobra.Completion, cobra.ShellCompDirective) {
 	switch {
 	case strings.Contains(name, "URL"):
@@ -123,7 +123,7 @@ func completeOperand(ctx context.Context, name, word string, listens bool) ([]co
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// flagWords returns the values of flags that have only a few, and nil for all other flags.
+// flagWords returns the values of flags with only a few, and nil for all other flags.
 func flagWords(verb, flag string) []string {
 	switch flag {
 	case "log-level":
@@ -152,8 +152,7 @@ func lists(words []string, word string) ([]cobra.Completion, cobra.ShellCompDire
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeURL completes an address: its transport, this host, and the names and values of its
-// parameters.
+// completeURL completes an address: transport, this host, and names and values of parameters.
 func completeURL(ctx context.Context, word string, listens bool) (out []cobra.Completion, _ cobra.ShellCompDirective) {
 	const more = cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 	offer := func(s, about string) {

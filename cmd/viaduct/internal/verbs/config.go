@@ -23,17 +23,17 @@ import (
 	"viaduct/samehost"
 )
 
-// services are the verbs that take --config; each is a table of the file.
+// services are the verbs with --config; each is a table of the file.
 var services = []string{"serve", "proxy", "echo", "fabric", "portmap.serve"}
 
 // configFlag names the flag with the configuration file. defaultFlag names the flag with defaults
-// for settings that neither the command line nor the file has.
+// for settings absent from the command line and the file.
 const (
 	configFlag  = "config"
 	defaultFlag = "default"
 )
 
-// A setting is one key of a configuration file.
+// A setting is a key of a configuration file.
 type setting struct {
 	table string // empty before the first table
 	key   string
@@ -43,7 +43,7 @@ type setting struct {
 	list  []string      // the value if it is an array of strings
 }
 
-// A mistake is an error in one line of a configuration file.
+// A mistake is an error in a line of a configuration file.
 type mistake struct {
 	file string
 	line int
@@ -53,7 +53,7 @@ type mistake struct {
 func (m mistake) String() string { return fmt.Sprintf("%s:%d: %s", m.file, m.line, m.text) }
 
 // readConfig reads a file in TOML. tables has the line of each table. wrong has the mistakes of
-// syntax; settings is nil if the file could not be parsed. err reports a file that cannot be read.
+// syntax; settings is nil if the file could not be parsed. err reports an unreadable file.
 func readConfig(file string) (settings []setting, tables map[string]int, wrong []mistake, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -100,7 +100,7 @@ func readConfig(file string) (settings []setting, tables map[string]int, wrong [
 	return settings, tables, wrong, p.Error()
 }
 
-// nameOf returns the dotted name of a table or a key, and its line.
+// nameOf returns the dotted name and the line of a table or a key.
 func nameOf(p *unstable.Parser, x *unstable.Node) (name string, line int) {
 	var parts []string
 	for it := x.Key(); it.Next(); {
@@ -134,8 +134,8 @@ func tableOf(c *cobra.Command) string {
 	return t
 }
 
-// settable returns the flag that a key sets, or nil if there is none. If c is nil, settable
-// searches only the flags of all verbs.
+// settable returns the flag set by a key, or nil if there is none. If c is nil, settable searches
+// only the flags of all verbs.
 func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	if key == configFlag || key == defaultFlag || key == "help" || key == "json" {
 		return nil
@@ -146,8 +146,8 @@ func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	return c.Flags().Lookup(key)
 }
 
-// checkConfig returns the mistakes in a file. If c is not nil, it also sets those flags of c that
-// the command line has not set. The error is not nil if the file cannot be read.
+// checkConfig returns the mistakes in a file. If c is not nil, it also sets the flags of c not set
+// by the command line. The error is not nil if the file cannot be read.
 func checkConfig(root, c *cobra.Command, file string) ([]mistake, error) {
 	settings, tables, wrong, err := readConfig(file)
 	if err != nil || settings == nil && wrong != nil {
@@ -246,7 +246,7 @@ func (s setting) value(f *pflag.Flag) (one, list []string, err error) {
 	return []string{s.text}, nil, nil
 }
 
-// tryValue returns an error if a flag does not accept a value. The flag keeps its old value.
+// tryValue returns an error if a flag does not accept a value. The flag keeps the old value.
 func tryValue(f *pflag.Flag, v []string) error {
 	if _, ok := f.Value.(pflag.SliceValue); ok || len(v) == 0 {
 		return nil
@@ -321,7 +321,7 @@ func oneOf(v string, of ...string) error {
 	return nil
 }
 
-// addConfig adds the flags for a configuration file to the verbs that are services.
+// addConfig adds the flags for a configuration file to the service verbs.
 func addConfig(root *cobra.Command) {
 	for _, t := range services {
 		f := service(root, t).Flags()
@@ -331,7 +331,7 @@ func addConfig(root *cobra.Command) {
 	}
 }
 
-// configure sets the flags of a service that the command line leaves unset: from the configuration
+// configure sets the flags of a service left unset by the command line: from the configuration
 // file, and otherwise from the defaults of the command line.
 func configure(cmd *cobra.Command) error {
 	f := cmd.Flags().Lookup(configFlag)
@@ -430,7 +430,7 @@ which keys such as tls-key name.`,
 	return c
 }
 
-// printMistakes prints the mistakes in a configuration file, or that there are none.
+// printMistakes prints the mistakes in a configuration file, or reports a file without mistakes.
 func printMistakes(e *shell.Env, file string, wrong []mistake) error {
 	if e.JSON {
 		type entry struct {

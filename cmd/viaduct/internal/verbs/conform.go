@@ -106,14 +106,14 @@ broken.`,
 	return c
 }
 
-// conformSchemes are the schemes of peers for which there are cases.
+// conformSchemes are the schemes of peers with cases.
 var conformSchemes = []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"}
 
-// pathMTUs are the payloads of a packet that both ends of a queue pair can agree on.
+// pathMTUs are the packet payloads the ends of a queue pair can agree on.
 var pathMTUs = []int{256, 512, 1024, 2048, 4096}
 
 // conformOnly are the schemes no other command has, with their ports: a Port Mapper, and the TCP
-// port by which ibv_rc_pingpong exchanges queue pairs.
+// port where ibv_rc_pingpong exchanges queue pairs.
 var conformOnly = map[string]string{"portmap": "3935", "roce": "18515"}
 
 // conformURL parses the address of a peer, also with the schemes of conformOnly.
@@ -330,13 +330,13 @@ func writeReport(file string, write func(io.Writer) error) error {
 	return errors.Join(write(f), f.Close())
 }
 
-// conformAccept accepts a connection of the peer. A command that is not empty is started first, and
-// dials as the peer. Close of the connection also ends the command.
+// conformAccept accepts a connection of the peer. A non-empty command is started first, and dials
+// as the peer. Close of the connection also ends the command.
 func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.Listener, u *addr.URL, command string) (net.Conn, error) {
 	tl := l.(*net.TCPListener)
 	over := func() {}
 	if command != "" {
-		// Drop connections the previous case left in the queue: they do not belong to this case.
+		// Drop connections left in the queue by the previous case: they do not belong to this case.
 		for {
 			tl.SetDeadline(time.Now().Add(time.Millisecond))
 			c, err := l.Accept()
@@ -366,8 +366,7 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 	return &peerConn{Conn: e.Wrap(c, false), over: over}, nil
 }
 
-// conformExec starts the command that dials u in one case. over kills the command and waits for its
-// end.
+// conformExec starts the command to dial u in a case. over kills the command and waits for the end.
 func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command string) (over func(), err error) {
 	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the program lives as long as the connection
 	command = strings.NewReplacer("{url}", u.String(), "{address}", u.HostPort(), "{host}", u.Host, "{port}", strconv.Itoa(int(u.Port))).Replace(command)
@@ -382,10 +381,9 @@ func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command s
 	return func() { cancel(); <-ended }, nil
 }
 
-// conformDatagram waits for a datagram, and returns a connection to its sender. The first Read
-// returns that datagram. A command that is not empty is started first, as the peer. Datagrams of
-// the peers in before are then dropped, because they may still arrive. The new peer is added to
-// before.
+// conformDatagram waits for a datagram, and returns a connection to the sender. The first Read
+// returns that datagram. A non-empty command is started first, as the peer. Datagrams of the peers
+// in before are then dropped, because they may still arrive. The new peer is added to before.
 func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string, before map[string]bool) (net.Conn, error) {
 	over := func() {}
 	b := make([]byte, 2048)
@@ -415,8 +413,8 @@ func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc n
 	return &peerConn{Conn: e.Wrap(&peerDatagrams{PacketConn: pc, from: from, first: b[:n]}, false), over: over}, nil
 }
 
-// A peerDatagrams is the connection of a shared socket to one peer. It drops the datagrams of other
-// peers.
+// A peerDatagrams is the connection of a shared socket to a single peer. It drops the datagrams of
+// other peers.
 type peerDatagrams struct {
 	net.PacketConn
 	from  net.Addr
@@ -441,7 +439,7 @@ func (d *peerDatagrams) Read(b []byte) (int, error) {
 	}
 }
 
-// Close clears the deadlines. It leaves the socket open for the cases that follow.
+// Close clears the deadlines. It leaves the socket open for later cases.
 func (d *peerDatagrams) Close() error { return d.SetDeadline(time.Time{}) }
 
 // A peerConn is a connection whose Close also ends the program of the peer.
@@ -450,8 +448,8 @@ type peerConn struct {
 	over func()
 }
 
-// CloseWrite ends the sending direction. It returns errors.ErrUnsupported if the connection cannot
-// do that.
+// CloseWrite ends the sending direction. It returns errors.ErrUnsupported if the connection has no
+// half-close.
 func (c *peerConn) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()

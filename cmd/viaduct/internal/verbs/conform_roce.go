@@ -25,7 +25,7 @@ func listenRoCE(e *shell.Env, own netip.Addr) (net.PacketConn, error) {
 	return &tappedRoCE{c, netip.AddrPortFrom(own, ib.Port), e.Capture}, nil
 }
 
-// A tappedRoCE is a socket that records its packets in the capture.
+// A tappedRoCE is a socket whose packets are recorded in the capture.
 type tappedRoCE struct {
 	*net.UDPConn
 	own netip.AddrPort
@@ -45,9 +45,9 @@ func (t *tappedRoCE) WriteTo(b []byte, to net.Addr) (int, error) {
 	return t.UDPConn.WriteTo(b, to)
 }
 
-// conformLocal returns the address to dial from; nil means that the system chooses. Both ends of
-// RoCEv2 use port 4791. If the peer is on the loopback interface, this side therefore needs a
-// separate address: a random one in 127.0.0.0/8.
+// conformLocal returns the address to dial from; with nil the system chooses. Both ends of RoCEv2
+// use port 4791. If the peer is on the loopback interface, this side therefore needs a separate
+// address, chosen at random in 127.0.0.0/8.
 func conformLocal(u *addr.URL) net.Addr {
 	a, err := netip.ParseAddr(u.Host)
 	if u.Scheme != "roce" || err != nil || !a.Unmap().Is4() || !a.IsLoopback() {

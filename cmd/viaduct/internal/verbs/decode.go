@@ -82,8 +82,8 @@ func parseAs(list []string) (map[uint16]string, error) {
 	return as, nil
 }
 
-// A stoppable is a reader that ends at an interrupt. It is needed because a capture of a live
-// network has no end.
+// A stoppable is a reader that ends at an interrupt, because a capture of a live network has no
+// end.
 type stoppable struct {
 	ctx context.Context
 	r   io.Reader
@@ -100,8 +100,8 @@ func (s *stoppable) Read(b []byte) (int, error) {
 	if _, ok := s.r.(*os.File); !ok || s.r != os.Stdin {
 		return s.r.Read(b)
 	}
-	// A read of a terminal or pipe cannot be interrupted. Data that it still returns is lost with
-	// the process.
+	// A read of a terminal or pipe cannot be interrupted. Data returned later is lost with the
+	// process.
 	ch := make(chan result, 1)
 	own := make([]byte, len(b))
 	go func() {
@@ -222,8 +222,8 @@ func decodeSummary(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Fil
 	return nil
 }
 
-// halfOf returns the direction of the half-connection a ModeChange concerns: its sender's own, or
-// the other one if S is set.
+// halfOf returns the direction of the half-connection a ModeChange concerns: the sender's own, or
+// the opposite direction if S is set.
 func halfOf(m decode.ModeAt) string {
 	if (m.Dir == ">") == (m.S == "false") {
 		return ">"

@@ -21,14 +21,14 @@ import (
 	"viaduct/internal/sock"
 )
 
-// demoBytes is how much data the demo moves if it gets no file.
+// demoBytes is how much data the demo moves without a file.
 const demoBytes = 64 << 20
 
 // demoRounds is the number of rounds per transport. The best time counts, since the first round has
 // cold caches.
 const demoRounds = 2
 
-// A demoRow is one line of the demo's table.
+// A demoRow is a line of the demo's table.
 type demoRow struct {
 	Transport string  `json:"transport"`
 	Shared    bool    `json:"shared_memory"`
@@ -147,7 +147,7 @@ func runDemo(ctx context.Context, e *shell.Env, dir string, args []string) error
 	return nil
 }
 
-// demoOrder puts plain TCP first, since the others are compared with it.
+// demoOrder puts plain TCP first, since the others are compared with plain TCP.
 func demoOrder() (ts []*transport.Transport) {
 	for _, t := range transport.All() {
 		if t.Scheme == "tcp" {
@@ -159,13 +159,13 @@ func demoOrder() (ts []*transport.Transport) {
 	return ts
 }
 
-// A demoPath is a transport with its setting for shared memory.
+// A demoPath is a transport with a setting for shared memory.
 type demoPath struct {
 	t        *transport.Transport
 	sameHost string // parameter of the address; "" for transports without it
 }
 
-// demoWays returns each transport once, or twice if its bytes can take TCP and shared memory here.
+// demoWays returns each transport once, or twice if the bytes can take TCP and shared memory here.
 // With a capture there is only TCP, because shared memory cannot be captured.
 func demoWays(e *shell.Env, ts []*transport.Transport) (ways []demoPath) {
 	for _, t := range ts {
@@ -179,7 +179,7 @@ func demoWays(e *shell.Env, ts []*transport.Transport) (ways []demoPath) {
 	return ways
 }
 
-// demoURL returns the address of the demo's server, on a port that the system chooses.
+// demoURL returns the address of the demo's server, on a port chosen by the system.
 func demoURL(scheme string) string {
 	for _, s := range addr.Schemes {
 		if s.Name == scheme && s.HasDisc {
@@ -205,7 +205,7 @@ func demoFrom(args []string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// demoSource writes the data to move into the root, and returns its length and SHA-256.
+// demoSource writes the data to move into the root, and returns the length and SHA-256.
 func demoSource(path string, from io.Reader) (int64, [32]byte, error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -220,8 +220,8 @@ func demoSource(path string, from io.Reader) (int64, [32]byte, error) {
 	return n, [32]byte(h.Sum(nil)), f.Close()
 }
 
-// demoWay moves the data in the direction of r over one transport, and fills in r. The fastest of
-// demoRounds rounds counts.
+// demoWay moves the data in the direction of r over the transport of w, and fills in r. The fastest
+// of demoRounds rounds counts.
 func demoWay(ctx context.Context, e *shell.Env, w demoPath, at, dir, source string, size int64, sum [32]byte, r *demoRow) error {
 	t := w.t
 	if w.sameHost != "" {
@@ -320,7 +320,7 @@ func fileSum(path string) (sum [32]byte, err error) {
 	return [32]byte(h.Sum(nil)), nil
 }
 
-// A laterHash hashes a file when its sum is requested, not while the bytes pass, because the demo
+// A laterHash hashes a file when the sum is requested, not while the bytes pass, because the demo
 // measures the time of the transfer.
 type laterHash struct {
 	hash.Hash

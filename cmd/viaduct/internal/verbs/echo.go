@@ -147,7 +147,7 @@ func acceptAll(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, u *addr.UR
 	return at, nil
 }
 
-// echoStream returns every byte to its sender, and then ends the stream.
+// echoStream returns every byte to the sender, and then ends the stream.
 func echoStream(_ context.Context, e *shell.Env, scheme string, c net.Conn) error {
 	n, err := io.Copy(c, c)
 	e.Metrics.Bytes(scheme, "in").Add(float64(n))
@@ -158,7 +158,7 @@ func echoStream(_ context.Context, e *shell.Env, scheme string, c net.Conn) erro
 	return err
 }
 
-// echoMessages returns every message to its sender, with its immediate data.
+// echoMessages returns every message to the sender, with the immediate data.
 func echoMessages(ctx context.Context, e *shell.Env, scheme string, c msg.Conn) error {
 	in, out := e.Metrics.Bytes(scheme, "in"), e.Metrics.Bytes(scheme, "out")
 	for {

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// examples returns the examples of each command by its path. A line that begins with # describes
-// the command lines after it.
+// examples returns the examples of each command by command path. A line with # at the start
+// describes the following command lines.
 func examples() map[string]string {
 	return map[string]string{
 		"viaduct": `# run an unmodified RDMA program and its peer, without an RDMA adapter
@@ -131,8 +131,8 @@ tshark -o tcp.try_heuristic_first:TRUE -r x.pcapng -Y iwarp_sdp.mode`,
 	}
 }
 
-// addExamples sets the examples of c and of all commands below it. A command that only has
-// subcommands gets their examples.
+// addExamples sets the examples of c and of all commands below. A command with only subcommands
+// gets the examples of the subcommands.
 func addExamples(c *cobra.Command, of map[string]string) {
 	var below []string
 	for _, s := range c.Commands() {

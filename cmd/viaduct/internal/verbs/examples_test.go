@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// shellWords splits a command line into commands, and these into words. It knows single quotes, the
-// operators | & && ; and redirections, which it drops.
+// shellWords splits a command line into commands, and the commands into words. It knows single
+// quotes, the operators | & && ; and redirections. Redirections are dropped.
 func shellWords(line string) (commands [][]string) {
 	var words []string
 	var word strings.Builder
@@ -51,7 +51,7 @@ func shellWords(line string) (commands [][]string) {
 	return append(commands, words)
 }
 
-// checkURLs reports the addresses among words that cannot be parsed.
+// checkURLs reports the unparsable addresses among words.
 func checkURLs(t *testing.T, line string, words []string) {
 	t.Helper()
 	for _, w := range words {
@@ -127,7 +127,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestGroups: each verb is in one group of the help, and each group names only verbs.
+// TestGroups: each verb is in a single group of the help, and each group names only verbs.
 func TestGroups(t *testing.T) {
 	root := newRoot(shell.NewEnv())
 	seen := map[string]int{}

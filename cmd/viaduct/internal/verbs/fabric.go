@@ -105,7 +105,7 @@ fabrics use instead of HOST:PORT, with the same --registry:
 	return c
 }
 
-// switchName parses the name of a switch. For "", it makes a random, locally administered name.
+// switchName parses the name of a switch. "" makes a random, locally administered name.
 func switchName(s string) (fc.WWN, error) {
 	if s != "" {
 		w, err := fc.ParseWWN(s)
@@ -124,7 +124,7 @@ func switchName(s string) (fc.WWN, error) {
 // joinTime bounds the first attempt to link to another fabric.
 const joinTime = 20 * time.Second
 
-// fabricRecords returns the registry records of a fabric daemon that listens at u.
+// fabricRecords returns the registry records of a fabric daemon at u.
 func fabricRecords(register []string, u *addr.URL) (rs []registry.Record, err error) {
 	if len(register) == 0 {
 		return nil, nil

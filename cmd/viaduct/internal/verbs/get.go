@@ -155,7 +155,7 @@ directory) are listed, and the exit status is then 1.`,
 }
 
 // getPattern fetches the matches of a pattern into the directory out. If literal is true, the
-// server has a file of exactly that name, and getPattern has done nothing.
+// server has a file of exactly the given name, and getPattern has done nothing.
 func getPattern(ctx context.Context, tr *tree, out string, recursive bool) (literal bool, err error) {
 	fc, err := tr.dial(ctx)
 	if err != nil {
@@ -176,8 +176,7 @@ func getPattern(ctx context.Context, tr *tree, out string, recursive bool) (lite
 	return false, tr.getMatches(ctx, cmp.Or(out, "."), found, recursive)
 }
 
-// getDirect fetches into a device or a pipe. Bytes that were written cannot be taken back if they
-// turn out to be wrong.
+// getDirect fetches into a device or a pipe. Wrong bytes cannot be taken back once written.
 func getDirect(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, r *transferResult) error {
 	f, err := openPipe(ctx, out, os.O_WRONLY)
 	if err != nil {
@@ -196,7 +195,7 @@ func getDirect(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, ou
 	return r.print(e)
 }
 
-// getFile fetches into a file that gets its final name when it is complete.
+// getFile fetches into a file that gets the final name on completion.
 func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, resume bool, r *transferResult) error {
 	part := out + ".part"
 	f, err := openPart(out, part, resume)
@@ -237,8 +236,8 @@ func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out 
 }
 
 // prefix hashes the bytes in f, and returns how many of them need not be fetched again. If the
-// server's file does not begin with these bytes, prefix empties f, resets h and returns 0. If the
-// server cannot compare, f keeps its bytes.
+// server's file begins with different bytes, prefix empties f, resets h and returns 0. If the
+// server cannot compare, f stays unchanged.
 func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os.File, h hash.Hash) (int64, error) {
 	n, err := io.Copy(h, f)
 	if err != nil || n == 0 {

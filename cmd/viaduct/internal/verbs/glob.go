@@ -14,7 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// A match is a file of the server that matches a pattern.
+// A match is a file of the server with a name that matches a pattern.
 type match struct {
 	rel string // below the base of the pattern
 	en  store.Entry
@@ -24,8 +24,8 @@ type match struct {
 func isPattern(p string) bool { return strings.ContainsAny(p, `*?[\`) }
 
 // glob returns the server's files a pattern names. An element that exists literally stands for
-// itself. Otherwise it is matched by path.Match, and ** stands for any number of directories. base
-// is the path before the first pattern. literal means that the path itself exists. A pattern
+// itself. Other elements are matched by path.Match, and ** stands for any number of directories.
+// base is the path before the first pattern. literal is set if the path itself exists. A pattern
 // without a match is an error.
 func glob(ctx context.Context, fc fileClient, pattern string) (base string, found []match, literal bool, err error) {
 	parts := strings.Split(strings.Trim(path.Clean(pattern), "/"), "/")
@@ -48,7 +48,7 @@ func glob(ctx context.Context, fc fileClient, pattern string) (base string, foun
 	return g.base, g.found, literal, nil
 }
 
-// topmost removes matches that are in a directory which also matches.
+// topmost removes matches inside a directory of the matches.
 func topmost(found []match) []match {
 	dirs := map[string]bool{}
 	for _, m := range found {

@@ -2,7 +2,7 @@ package verbs
 
 import "github.com/spf13/cobra"
 
-// A group is a section of the help: a purpose of the command, and the verbs for it.
+// A group is a section of the help: a purpose of the command, with the verbs.
 type group struct {
 	title string
 	verbs []string

@@ -25,7 +25,7 @@ type handoverHello struct {
 	Version int `json:"version"`
 }
 
-// handoverVersion is the version of this protocol.
+// handoverVersion is the version of the handover protocol.
 const handoverVersion = 1
 
 type handoverListeners struct {
@@ -48,14 +48,14 @@ type handoverPair struct {
 	Ends [2]handoverEnd `json:"ends"`
 }
 
-// Each SDP end is expected at a separate port, because a returning connection is identified by its
+// Each SDP end is expected at a separate port, because a returning connection is identified by the
 // address alone.
 type handoverReady struct {
 	OK    bool      `json:"ok"`
 	Ports [2]uint16 `json:"ports"`
 }
 
-// handoverTime bounds the handover of one pair, and the wait for a successor's greeting.
+// handoverTime bounds the handover of a pair, and the wait for a successor's greeting.
 const handoverTime = 20 * time.Second
 
 func describe(scheme string, c net.Conn) handoverEnd {
@@ -66,7 +66,7 @@ func describe(scheme string, c net.Conn) handoverEnd {
 	return e
 }
 
-// greet reads the greeting of the other process. It returns an error if that process is no
+// greet reads the greeting of the other process. It returns an error if the other process is no
 // successor, or has another version of the protocol.
 func (h *handoverConn) greet() error {
 	h.c.SetReadDeadline(time.Now().Add(handoverTime))
@@ -84,8 +84,8 @@ func (h *handoverConn) greet() error {
 	return h.c.SetReadDeadline(time.Time{})
 }
 
-// giveAway passes listeners and connections to the process at the other end, which has sent its
-// greeting. It returns the number of passed pairs.
+// giveAway passes listeners and connections to the process at the other end, after the greeting. It
+// returns the number of passed pairs.
 func (p *proxy) giveAway(ctx context.Context, h *handoverConn) (moved int, err error) {
 	p.settle()
 	var urls handoverListeners
@@ -175,8 +175,8 @@ func giveAwayPair(ctx context.Context, h *handoverConn, d *duplex) (bool, error)
 	return err == nil, err
 }
 
-// takeOver takes the listeners and connections of the process that has the handover socket. ok is
-// false if there is no such process.
+// takeOver takes the listeners and connections of the process with the handover socket. ok is false
+// if there is none.
 func (p *proxy) takeOver(ctx context.Context, path string) (ok bool, err error) {
 	h, err := dialHandover(path)
 	if err != nil || h == nil {
@@ -220,7 +220,7 @@ func (p *proxy) takeOver(ctx context.Context, path string) (ok bool, err error) 
 	}
 }
 
-// A returning is an SDP end that will return to this process.
+// A returning is an SDP end about to return to this process.
 type returning struct {
 	l *sdp.Listener
 	x *sdp.Expectation
@@ -241,7 +241,7 @@ func (p *proxy) expect(e handoverEnd) (*returning, error) {
 
 func (r *returning) port() uint16 { return r.l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
-// resume waits until the end has returned, and returns its connection. state is the state from the
+// resume waits until the end has returned, and returns the connection. state is the state from the
 // old process. resume gives up after handoverTime.
 func (r *returning) resume(ctx context.Context, state []byte) (net.Conn, error) {
 	var s sdp.State
@@ -262,7 +262,7 @@ func (r *returning) close() {
 	r.l.Close()
 }
 
-// takePair expects the SDP ends of one pair, receives their states, and continues the copy.
+// takePair expects the SDP ends of a pair, receives their states, and continues the copy.
 func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) error {
 	var ends [2]*returning
 	closeEnds := func() {
@@ -352,8 +352,8 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 }
 
 // serveHandover opens the handover socket and starts a goroutine that waits for a successor and
-// passes everything to it. Then given receives the result, and this process has no more work. A
-// caller that is no successor changes nothing.
+// passes everything on. Then given receives the result, and this process has no more work. A caller
+// other than a successor changes nothing.
 func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- error) error {
 	l, err := listenHandover(path)
 	if err != nil {

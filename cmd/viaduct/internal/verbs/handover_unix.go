@@ -15,11 +15,11 @@ import (
 )
 
 // A handoverConn carries JSON messages with open files between two processes. A message begins with
-// 8 bytes: the length of its text and the number of its files. The files are ancillary data of
-// these bytes. The text follows.
+// 8 bytes: the length of the text and the number of files. The files are ancillary data of the 8
+// bytes. The text follows.
 type handoverConn struct{ c *net.UnixConn }
 
-// maxHandover bounds one message. A message includes the buffered bytes of a pair of connections.
+// maxHandover bounds a message. A message includes the buffered bytes of a pair of connections.
 const maxHandover = 64 << 20
 
 func (h *handoverConn) send(v any, files ...*os.File) error {
@@ -48,7 +48,7 @@ func (h *handoverConn) send(v any, files ...*os.File) error {
 }
 
 // withFDs calls f with the descriptors of files. It does not use File.Fd, because Fd would make the
-// files blocking, also for another process that shares the sockets.
+// files blocking, also for another process with the same sockets.
 func withFDs(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {
 		return f(fds)
@@ -120,8 +120,8 @@ func parseFiles(oob []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// dialHandover connects to the process that has a handover socket. It returns nil without an error
-// if there is none.
+// dialHandover connects to the process with a handover socket. It returns nil without an error if
+// there is none.
 func dialHandover(path string) (*handoverConn, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {

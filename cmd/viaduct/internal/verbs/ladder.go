@@ -180,7 +180,7 @@ func writeLadder(e *shell.Env, d *ladder.Diagram, out, form string, toScale bool
 	return writePicture(e, out, b.Bytes())
 }
 
-// writePicture writes a file. With --json it prints a document about the file.
+// writePicture writes a file. With --json, writePicture prints a document about the file.
 func writePicture(e *shell.Env, file string, b []byte) error {
 	if err := os.WriteFile(file, b, 0o644); err != nil || !e.JSON {
 		return err

@@ -124,8 +124,8 @@ func lsPath(ctx context.Context, fc fileClient, p string, recursive bool, visit 
 	return nil
 }
 
-// walk visits the entries of a directory of the server, sorted by name. A subdirectory is followed
-// by its entries. rel is the path relative to dir.
+// walk visits the entries of a directory of the server, sorted by name. The entries of a
+// subdirectory follow the subdirectory. rel is the path relative to dir.
 func walk(ctx context.Context, fc fileClient, dir string, recursive bool, visit func(rel string, en store.Entry) error) error {
 	var in func(rel string, depth int) error
 	in = func(rel string, depth int) error {

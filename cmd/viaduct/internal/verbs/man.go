@@ -48,7 +48,7 @@ viaduct(1), one page per verb, such as viaduct-serve(1), and viaduct-urls(7).`,
 	}
 }
 
-// documented returns c and the commands below c that have a page.
+// documented returns c and the commands below c with a page.
 func documented(c *cobra.Command) []*cobra.Command {
 	list := []*cobra.Command{c}
 	for _, sub := range c.Commands() {
@@ -197,7 +197,7 @@ func flagSection(b *bytes.Buffer, title string, fs *pflag.FlagSet) {
 
 var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
 
-// roff escapes text so that it is printed literally.
+// roff escapes text to be printed literally.
 func roff(s string) string { return roffEscapes.Replace(s) }
 
 // buildTime returns the time of the commit, so that the same source makes the same pages.

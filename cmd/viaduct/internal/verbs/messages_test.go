@@ -90,16 +90,16 @@ func TestMessagesNameFlags(t *testing.T) {
 	}
 }
 
-// A literal is a text of more than one word: of an error, a hint, the log or the help.
+// A literal is a text of several words: of an error, a hint, the log or the help.
 type literal struct{ at, text string }
 
-// A parsedFile holds the parts of a file that the tests check.
+// A parsedFile holds the checked parts of a file.
 type parsedFile struct {
 	texts  []literal
 	fields []string // the exported fields of its structs
 }
 
-// parsed parses the files of a directory of the repository, and of its subdirectories.
+// parsed parses the files of a directory of the repository, and of all subdirectories.
 func parsed(t *testing.T, dir string) (all []parsedFile) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join("../../../..", dir), func(path string, d fs.DirEntry, err error) error {

@@ -163,7 +163,8 @@ func transfer(t *testing.T, scheme string) (client, server *shell.Env) {
 		t.Fatal(err)
 	}
 	fc.Close()
-	// Stopping the server breaks connections whose end it has not seen yet, so wait for the end.
+	// Stopping the server breaks connections whose end has not reached the server, so wait for the
+	// end.
 	testkit.Eventually(t, "the end of the connection", func() bool {
 		return scrape(t, server)[fmt.Sprintf("viaduct_connections_active{transport=%q}", scheme)] == 0
 	})
@@ -248,7 +249,7 @@ func TestMetricsExact(t *testing.T) {
 					series("viaduct_request_duration_seconds_count", "operation", "open_write", "result", "ok"):  2,
 					series("viaduct_request_duration_seconds_count", "operation", "close_write", "result", "ok"): 2,
 					series("viaduct_request_duration_seconds_count", "operation", "extend", "result", "ok"):      3,
-					// The connection carried the file and its request and response messages, and
+					// The connection carried the file and the request and response messages, and
 					// over iWARP also the Read Requests.
 					series("viaduct_transport_bytes_total", "direction", "in"):  putSize + streamSize + server[series("viaduct_operation_bytes_total", "operation", "receive")] + requests,
 					series("viaduct_transport_bytes_total", "direction", "out"): getSize + server[series("viaduct_operation_bytes_total", "operation", "send")],
@@ -312,8 +313,8 @@ func TestMetricsErrors(t *testing.T) {
 	}
 }
 
-// TestMetricsOfPackage checks that the alerts and the dashboard of the Debian and RPM packages use
-// only metrics that exist, and that promtool accepts both the metrics and the alerts.
+// TestMetricsOfPackage: the alerts and the dashboard of the Debian and RPM packages use only
+// existing metrics, and promtool accepts the metrics and the alerts.
 func TestMetricsOfPackage(t *testing.T) {
 	e := metricsEnv(t)
 	for _, m := range []prometheus.Collector{portmapStats{}, newRegistryStats()} {
@@ -413,8 +414,8 @@ func TestMetricsOfPackage(t *testing.T) {
 	}
 }
 
-// TestPromtool: promtool accepts the metrics of a server and its client, and the alerts fire when
-// they should.
+// TestPromtool: promtool accepts the metrics of a server and a client, and the alerts fire when
+// expected.
 func TestPromtool(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// ncChunk is the length of the longest message that nc sends.
+// ncChunk is the length of the longest message from nc.
 const ncChunk = 64 << 10
 
 func ncCommand(e *shell.Env) *cobra.Command {
@@ -105,7 +105,7 @@ message marks the end. The address of a listener is printed on standard error.
 	return c
 }
 
-// ncStream dials a byte stream, or accepts one connection if listen is set.
+// ncStream dials a byte stream, or accepts a single connection if listen is set.
 func ncStream(ctx context.Context, e *shell.Env, t *transport.Transport, u *addr.URL, o *transport.Options, listen bool) (net.Conn, error) {
 	if !listen {
 		return t.Stream(ctx, u, o)
@@ -125,8 +125,8 @@ func ncStream(ctx context.Context, e *shell.Env, t *transport.Transport, u *addr
 	return c, err
 }
 
-// ncMessages dials a message transport, meets the peer if peer is set, or accepts one connection if
-// listen is set. The returned function closes the connection and its listener.
+// ncMessages dials a message transport, meets the peer if peer is set, or accepts a single
+// connection if listen is set. The returned function closes the connection and the listener.
 func ncMessages(ctx context.Context, e *shell.Env, t *transport.Transport, us []*addr.URL, o *transport.Options, listen, peer bool) (msg.Conn, func(), error) {
 	switch {
 	case peer:

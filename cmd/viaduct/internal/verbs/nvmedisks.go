@@ -16,7 +16,7 @@ import (
 	"viaduct/nvme"
 )
 
-// nvmeDisks manages the disks of a target and the operands that name them.
+// nvmeDisks manages the disks of a target and the operands with their names.
 type nvmeDisks struct {
 	plan     *nvmePlan
 	target   *nvme.Target
@@ -49,10 +49,10 @@ func (d *nvmeDisks) add() error {
 	return nil
 }
 
-// reload makes the served disks agree with the files as they are now. It removes a disk if its file
-// is gone or was replaced by another file, for example by a rename. It changes the size of a disk
-// if its file has another size. It adds files that are new in a directory or have come back. An
-// error is logged and concerns only its own disk; the result is always nil.
+// reload makes the served disks agree with the present files. It removes a disk whose file is gone
+// or was replaced by another file, for example by a rename. It changes the size of a disk whose
+// file has another size. It adds files new in a directory or restored. An error is logged and
+// concerns only a single disk; the result is always nil.
 func (d *nvmeDisks) reload() error {
 	names := d.names()
 	for n, k := range d.served {
@@ -86,8 +86,8 @@ func (d *nvmeDisks) names() []diskName {
 	return names
 }
 
-// replaced reports whether the disk's file is no longer the one with that name: the name is gone,
-// or names another file. It returns false for memory.
+// replaced reports whether name no longer names the disk's file: the name is gone, or names another
+// file. It returns false for memory.
 func (k *nvmeDisk) replaced(name string) bool {
 	if k.file == nil {
 		return false
@@ -100,8 +100,8 @@ func (k *nvmeDisk) replaced(name string) bool {
 	return err != nil || !os.SameFile(was, is)
 }
 
-// update adds the disk n if it is not served yet. Otherwise it changes the size of the disk to the
-// size of its file.
+// update adds the disk n if n is not served yet. Otherwise, update changes the size of the disk to
+// the size of the file.
 func (d *nvmeDisks) update(n diskName) error {
 	k := d.served[n]
 	switch {
@@ -159,8 +159,8 @@ func (d *nvmeDisks) remove(name diskName) {
 	d.env.Notice("disk removed", "file", name.name, "namespace", k.id)
 }
 
-// disk opens the memory or file of one name. Release of the namespace closes the file, which is nil
-// for memory.
+// disk opens the memory or file of a name. Release of the namespace closes the file. For memory,
+// file is nil.
 func (p *nvmePlan) disk(name string) (n nvme.Namespace, file *os.File, err error) {
 	if size, ok := strings.CutPrefix(name, "mem:"); ok {
 		n, err = memoryDisk(size)

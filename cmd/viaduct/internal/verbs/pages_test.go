@@ -18,11 +18,11 @@ import (
 // backquote.
 var shownCommand = regexp.MustCompile("(?:^|[ `$])viaduct ([a-z][^`|&;>]*)")
 
-// quoted matches an argument in single quotes, which may hold the words of another command.
+// quoted matches an argument in single quotes, perhaps the words of another command.
 var quoted = regexp.MustCompile(`'[^']*'`)
 
-// checkCommand returns the mistakes in the words after "viaduct": a verb or a flag that does not
-// exist. It does not check values, because pages have placeholders such as DIR and URL.
+// checkCommand returns the mistakes in the words after "viaduct": an unknown verb or flag. It does
+// not check values, because pages have placeholders such as DIR and URL.
 func checkCommand(root *cobra.Command, words []string) (wrong []string) {
 	c := root
 	for len(words) > 0 {

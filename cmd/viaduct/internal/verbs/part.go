@@ -15,8 +15,8 @@ import (
 )
 
 // destination returns the name of the local file for u with -o out: out itself, or a file in the
-// directory out. direct means that the file is written directly, because it is a device, a pipe, or
-// the like.
+// directory out. direct means: the file is written directly, because the file is a device, a pipe,
+// or the like.
 func destination(u *addr.URL, out string) (name string, direct bool, err error) {
 	base := path.Base(u.Path)
 	if out == "" {
@@ -43,7 +43,7 @@ func destination(u *addr.URL, out string) (name string, direct bool, err error) 
 	return out, !st.Mode().IsRegular(), nil
 }
 
-// openPipe opens a device or a pipe. A pipe waits for its other end until ctx ends.
+// openPipe opens a device or a pipe. A pipe waits for the other end until ctx ends.
 func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 	type result struct {
 		f   *os.File
@@ -63,8 +63,8 @@ func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 }
 
 // openPart opens the file part to write to. It is an error if another process has the file open for
-// the same purpose. With resume, openPart keeps the bytes of the file, and if there is no such
-// file, the incomplete file out becomes the part.
+// the same purpose. With resume, openPart keeps the bytes of the file, and if part is absent, the
+// incomplete file out becomes the part.
 func openPart(out, part string, resume bool) (*os.File, error) {
 	for {
 		if resume {
@@ -92,8 +92,8 @@ func openPart(out, part string, resume bool) (*os.File, error) {
 	}
 }
 
-// claim locks f, which was opened by the name part. It returns false if the name belongs to another
-// file now, because the process that had locked f has finished.
+// claim locks f, opened by the name part. It returns false if the name belongs to another file now,
+// because the previous process with the lock on f has finished.
 func claim(f *os.File, part string) (bool, error) {
 	free, err := lockPart(f)
 	if err != nil {

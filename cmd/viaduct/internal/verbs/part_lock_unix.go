@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// lockPart marks the file as in use by this process for as long as it is open. ok is false if
-// another process has locked it.
+// lockPart marks the file as in use by this process for as long as the file is open. ok is false if
+// another process has locked the file.
 func lockPart(f *os.File) (ok bool, err error) {
 	for {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockPart marks the file as in use by this process for as long as it is open. ok is false if
-// another process has locked it. The locked range is beyond the end of any file, since Windows
-// enforces locks.
+// lockPart marks the file as in use by this process for as long as the file is open. ok is false if
+// another process has locked the file. The locked range is beyond the end of any file, since
+// Windows enforces locks.
 func lockPart(f *os.File) (ok bool, err error) {
 	at := windows.Overlapped{Offset: math.MaxUint32, OffsetHigh: math.MaxInt32}
 	err = windows.LockFileEx(windows.Handle(f.Fd()),

@@ -20,7 +20,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// pingTimeout bounds the wait for one echo.
+// pingTimeout bounds the wait for an echo.
 const pingTimeout = 10 * time.Second
 
 // lastTrip bounds the wait for the outstanding echo after ping was interrupted.
@@ -109,7 +109,7 @@ type pingPlan struct {
 	reach    *reach
 }
 
-// A roundTrip sends b and returns the echoed bytes, in a buffer that is valid until the next call.
+// A roundTrip sends b and returns the echoed bytes, in a buffer valid until the next call.
 type roundTrip func(ctx context.Context, b []byte) ([]byte, error)
 
 func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options, p pingPlan) error {
@@ -211,7 +211,7 @@ func (r *pingResult) fill(t []time.Duration) {
 	r.Min, r.Median, r.P90, r.P99, r.Max = at(0), at(0.5), at(0.9), at(0.99), micros(t[len(t)-1])
 }
 
-// stamp makes each message different from the previous one.
+// stamp makes each message different from the previous message.
 func stamp(b []byte, n uint64) {
 	for i := range b {
 		b[i] = byte(n) + byte(i)
@@ -249,7 +249,7 @@ func dialPing(ctx context.Context, u *addr.URL, t *transport.Transport, o *trans
 	}, func() { c.Close() }, nil
 }
 
-// streamTrip reads while it writes, so that a message larger than all buffers on the way also
+// streamTrip reads while writing, so that a message larger than all buffers on the way also
 // returns.
 func streamTrip(c net.Conn, size int) roundTrip {
 	in := make([]byte, size)

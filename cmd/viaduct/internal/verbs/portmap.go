@@ -119,7 +119,7 @@ func addMapping(reg *portmap.Registry, s string, life portmap.PmTime) error {
 	return reg.Set(a, m)
 }
 
-// A mapSource is a source of mappings that change while the server runs.
+// A mapSource is a source of mappings subject to change while the server runs.
 type mapSource struct {
 	file     string
 	registry string
@@ -127,7 +127,7 @@ type mapSource struct {
 	life     portmap.PmTime
 }
 
-// follow keeps reg equal to its source until ctx ends. ready is closed when reg is filled.
+// follow keeps reg equal to the source until ctx ends. ready is closed when reg is filled.
 func (src mapSource) follow(ctx context.Context, e *shell.Env, reg *portmap.Registry, ready chan<- struct{}) error {
 	if src.file != "" {
 		return reg.WatchFile(ctx, src.file, 0, ready, func(n int, err error) {
@@ -278,7 +278,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 				}
 			}
 			cfg.Dial = e.DialUDP
-			// A query names a local port. This listener reserves one, as for a connection.
+			// A query names a local port. The listener reserves a port, as for a connection.
 			l, err := net.ListenTCP("tcp", nil)
 			if err != nil {
 				return err

@@ -17,7 +17,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// proxyDialTimeout bounds how long a client waits for the connection to its target.
+// proxyDialTimeout bounds how long a client waits for the connection to the target.
 const proxyDialTimeout = 30 * time.Second
 
 func proxyCommand(e *shell.Env) *cobra.Command {
@@ -87,7 +87,7 @@ The flags of TLS apply to both sides, or to the side that --tls-side names.`,
 	return c
 }
 
-// A proxy carries streams from its listeners to one address.
+// A proxy carries streams from several listeners to a single address.
 type proxy struct {
 	e        *shell.Env
 	o        *transport.Options
@@ -202,7 +202,7 @@ func (g *gate) Close() error {
 	return g.TCPListener.Close()
 }
 
-// How long a handover waits for connections that are being set up.
+// How long a handover waits for connections in setup.
 const (
 	settleSetup = 300 * time.Millisecond // wait for set-ups of the transports, which do not report their number
 	settleDial  = 10 * time.Second       // wait for our connections to the target
@@ -233,8 +233,8 @@ func withoutPort(u *addr.URL) string {
 	return v.String()
 }
 
-// inherit keeps the listeners of a predecessor until listen asks for them. A listener with an
-// invalid address is closed.
+// inherit keeps the listeners of a predecessor until listen requests the listeners by name. A
+// listener with an invalid address is closed.
 func (p *proxy) inherit(bases map[string]net.Listener) {
 	p.given = map[string][]net.Listener{}
 	for s, l := range bases {
@@ -314,7 +314,7 @@ func (p *proxy) serve(ctx context.Context, scheme string, c net.Conn) error {
 	return splice(p.e, scheme, c, p.to.Scheme, far)
 }
 
-// began adds n to the number of connections that are being set up.
+// began adds n to the number of connections in setup.
 func (p *proxy) began(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -336,14 +336,14 @@ func (p *proxy) enter(d *duplex) bool {
 }
 
 // carry copies between the connections of a pair until both directions have ended, or until a
-// handover pauses them.
+// handover pauses the pair.
 func (p *proxy) carry(ctx context.Context, d *duplex) error {
 	stop := context.AfterFunc(ctx, func() { d.near.Close(); d.far.Close() })
 	err := d.run()
 	p.e.Metrics.Bytes(d.nearName, "in").Add(float64(d.out.n))
 	p.e.Metrics.Bytes(d.nearName, "out").Add(float64(d.back.n))
 	if d.paused.Load() {
-		// The other process has the pair, or will get it, so the ends are not used here.
+		// The other process has the pair, now or soon, so the ends are not used here.
 		stop()
 		return nil
 	}
@@ -360,7 +360,7 @@ func (p *proxy) carry(ctx context.Context, d *duplex) error {
 }
 
 // splice copies both directions between near and far, and closes both at the end. It passes on the
-// end of one direction as a half-close. After an error of either connection it resets both.
+// end of a direction as a half-close. After an error of either connection, splice resets both.
 func splice(e *shell.Env, nearName string, near net.Conn, farName string, far net.Conn) error {
 	defer near.Close()
 	defer far.Close()

@@ -55,12 +55,12 @@ second.`,
 	return c
 }
 
-// A psDocument is the document that --json prints.
+// A psDocument is the document printed with --json.
 type psDocument struct {
 	Processes []status.Process `json:"processes"`
 }
 
-// listProcesses returns the processes that "viaduct ps" shows: all except this one. The list is
+// listProcesses returns the processes shown by "viaduct ps": all except the caller. The list is
 // empty, not nil, if there are none. counters includes the counters of connections.
 func listProcesses(ctx context.Context, counters bool) ([]status.Process, error) {
 	ps, err := status.List(ctx, "", counters)
@@ -160,7 +160,7 @@ type connKey struct {
 	id      uint64
 }
 
-// A psView draws lists and remembers the previous one.
+// A psView draws lists and remembers the previous list.
 type psView struct {
 	now    time.Time
 	paint  paint
@@ -182,8 +182,8 @@ func (v *psView) remember(ps []status.Process) {
 	}
 }
 
-// rate returns the bytes per second since the previous list, or "-" for a connection not in that
-// list.
+// rate returns the bytes per second since the previous list, or "-" for a connection absent from
+// the previous list.
 func (v *psView) rate(p *status.Process, c *status.Conn) (sent, received string) {
 	old, ok := v.counts[keyOf(p, c)]
 	if s := v.now.Sub(v.before).Seconds(); ok && s > 0 {
@@ -193,7 +193,7 @@ func (v *psView) rate(p *status.Process, c *status.Conn) (sent, received string)
 	return "-", "-"
 }
 
-// render draws a list as wide as the terminal. If a line is too long, its last column, the reason,
+// render draws a list as wide as the terminal. If a line is too long, the last column, the reason,
 // is shortened first.
 func (v *psView) render(ps []status.Process, size size) string {
 	if len(ps) == 0 {
@@ -267,7 +267,7 @@ func (v *psView) render(ps []status.Process, size size) string {
 
 // leftOut are the columns a narrow terminal omits, in this order. Before that, the reason at the
 // end of the line is cut, down to whyRoom. Without LOCAL, the address of a listener is shown in the
-// column of the remote ones.
+// column of the remote addresses.
 var leftOut = []string{"QUEUED>", "CREDIT>", "AGE>", "LOCAL", "PROGRAM", "RECEIVED>", "SENT>"}
 
 const whyRoom = 12
@@ -303,7 +303,7 @@ func narrow(rows [][]string, columns int) [][]string {
 }
 
 // oneAddress merges REMOTE and LOCAL into one column. Rows without a remote address show the local
-// one.
+// address.
 func oneAddress(rows [][]string) [][]string {
 	local, remote := slices.Index(rows[0], "LOCAL"), slices.Index(rows[0], "REMOTE")
 	rows = slices.Clone(rows)
@@ -360,7 +360,7 @@ func bytesText(n float64) string {
 	return fmt.Sprintf("%.1f %s", n, unit)
 }
 
-// hostPort returns the HOST:PORT of an address, or "" if it has none.
+// hostPort returns the HOST:PORT of an address, or "" without a port.
 func hostPort(s string) string {
 	if _, rest, ok := strings.Cut(s, "://"); ok {
 		s = rest

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// pumpBytes is the buffer of one direction.
+// pumpBytes is the buffer size of a direction.
 const pumpBytes = 128 << 10
 
-// A pump copies one direction of a pair of connections, and can be stopped between any two bytes.
-// When it has stopped, left holds the bytes that were read and not yet written.
+// A pump copies a single direction of a pair of connections, and can be stopped between any two
+// bytes. After the stop, left holds the bytes read and not yet written.
 type pump struct {
 	to, from net.Conn
 	left     []byte
@@ -22,8 +22,8 @@ type pump struct {
 	n        int64
 }
 
-// run copies until the direction has ended or fails. If paused is set, it returns nil as soon as no
-// read or write blocks it. Whoever sets paused also sets past deadlines to end a blocked call.
+// run copies until the direction has ended or fails. If paused is set, run returns nil as soon as
+// no read or write blocks. Whoever sets paused also sets past deadlines to end a blocked call.
 func (p *pump) run(paused *atomic.Bool) error {
 	buf := make([]byte, pumpBytes)
 	for {
@@ -74,8 +74,8 @@ func newDuplex(nearName string, near net.Conn, farName string, far net.Conn) *du
 		out: pump{to: far, from: near}, back: pump{to: near, from: far}, done: make(chan struct{})}
 }
 
-// run copies both directions until both have ended, one fails, or pause is called. A failure of one
-// direction resets both connections. run returns the errors of both.
+// run copies both directions until both have ended, a direction fails, or pause is called. The
+// failure of a direction resets both connections. run returns the errors of both.
 func (d *duplex) run() error {
 	defer close(d.done)
 	one := make(chan struct{})
@@ -97,8 +97,8 @@ func (d *duplex) failed(err error) {
 	}
 }
 
-// pause stops both directions and waits until they have stopped. live is false if both streams have
-// ended, or if a connection has failed.
+// pause stops both directions and waits for the stop. live is false if both streams have ended, or
+// if a connection has failed.
 func (d *duplex) pause() (live bool) {
 	d.paused.Store(true)
 	past := time.Unix(1, 0)

@@ -78,8 +78,8 @@ status is then 1.`,
 				return shell.Usagef("%s is a directory: -r stores what is in it", args[0])
 			}
 			if args[0] == "-" || !st.Mode().IsRegular() {
-				// The source is opened before the connection, because a pipe may wait for its
-				// writer for longer than a server waits.
+				// The source is opened before the connection, because a pipe may wait for a writer
+				// for longer than a server waits.
 				in, err := openStream(cmd.Context(), e, args[0])
 				if err != nil {
 					return err

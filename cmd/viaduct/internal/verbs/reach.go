@@ -37,7 +37,7 @@ type reach struct {
 	retry   int           // further attempts after a failure
 }
 
-// errTimeout is the cause of a context that --timeout ended.
+// errTimeout is the cause of a context ended by --timeout.
 var errTimeout = errors.New("the time of --timeout is over")
 
 // add adds the flags --timeout and --retry to c, and --wait if the server listens on TCP. It makes
@@ -62,7 +62,7 @@ func (r *reach) add(c *cobra.Command, wait bool) {
 		cmd.SetContext(ctx)
 		err := run(cmd, args)
 		end, _ := ctx.Deadline()
-		// A socket's deadline can expire a moment before its context does.
+		// A socket's deadline can expire a moment before the context does.
 		over := context.Cause(ctx) == errTimeout || !time.Now().Before(end) &&
 			(errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded))
 		switch {
@@ -83,7 +83,7 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// A retrier counts the attempts of one operation and doubles the pause between them.
+// A retrier counts the attempts of an operation and doubles the pause between attempts.
 type retrier struct {
 	e     *shell.Env
 	left  int
@@ -95,9 +95,9 @@ func (r *reach) retrier(ctx context.Context, e *shell.Env) *retrier {
 	return &retrier{e: e, left: r.retry, pause: firstRetry, ctx: ctx}
 }
 
-// again reports whether the operation should be attempted again after err, and pauses before it
-// returns true. It returns false if err is nil, if no attempts are left, if the context has ended,
-// or if calls(err) is false.
+// again reports whether the operation should be attempted again after err, and pauses before a
+// result of true. It returns false if err is nil, if no attempts are left, if the context has
+// ended, or if calls(err) is false.
 func (r *retrier) again(err error, calls func(error) bool) bool {
 	if err == nil || r.left <= 0 || r.ctx.Err() != nil || !calls(err) {
 		return false
@@ -116,7 +116,7 @@ func (r *retrier) again(err error, calls func(error) bool) bool {
 	}
 }
 
-// do calls f until f succeeds, its error is not temporary, or no attempts are left. It returns the
+// do calls f until f succeeds, the error is not temporary, or no attempts are left. It returns the
 // last error.
 func (r *retrier) do(f func() error) error {
 	for {
@@ -126,7 +126,7 @@ func (r *retrier) do(f func() error) error {
 	}
 }
 
-// retrying is do for a function that also returns a value.
+// retrying is do for a function with a further result.
 func retrying[T any](r *retrier, f func() (T, error)) (v T, err error) {
 	err = r.do(func() error {
 		v, err = f()
@@ -152,8 +152,8 @@ func passing(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// refusedTLS reports whether err is about a certificate. Another attempt does not help against such
-// errors.
+// refusedTLS reports whether err is about a certificate. Another attempt does not help against
+// certificate errors.
 func refusedTLS(err error) bool {
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
 		errors.As(err, new(x509.HostnameError)) || errors.As(err, new(tls.AlertError))
@@ -177,7 +177,7 @@ func broke(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// A retryingFiles is a fileClient that reconnects when a connection fails, and continues its
+// A retryingFiles is a fileClient that reconnects when a connection fails, and continues the
 // operation.
 type retryingFiles struct {
 	reach *reach
@@ -320,7 +320,7 @@ func (f *retryingFiles) Put(ctx context.Context, path string, length int64, r io
 	})
 }
 
-// PutStream makes no further attempt once it has begun to read r, because bytes of r cannot be read
+// PutStream makes no further attempt after the first read of r, because bytes of r cannot be read
 // again.
 func (f *retryingFiles) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
 	once := &onceReader{r: r}
@@ -333,8 +333,8 @@ func (f *retryingFiles) PutStream(ctx context.Context, path string, r io.Reader,
 	})
 }
 
-// A onceReader records whether Read was called. A Read that has returned nothing counts too: an HTTP
-// transport can fail while a goroutine is still inside Read, which then takes bytes from a further
+// A onceReader records whether Read was called. An unfinished Read counts too: an HTTP transport
+// can fail while a goroutine is still inside Read. The Read would then take bytes from a further
 // attempt.
 type onceReader struct {
 	r    io.Reader

@@ -26,7 +26,7 @@ func (c *abandoningClient) PutStream(_ context.Context, _ string, r io.Reader, _
 
 func (c *abandoningClient) Close() {}
 
-// A stuckReader reports that Read has begun, and then blocks.
+// A stuckReader reports the begin of Read, and then blocks.
 type stuckReader struct{ inside, end chan struct{} }
 
 func (r stuckReader) Read([]byte) (int, error) {
@@ -35,8 +35,8 @@ func (r stuckReader) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestPutStreamOnce checks that --retry makes no further attempt while a Read of the failed attempt
-// may still take bytes of the source.
+// TestPutStreamOnce: --retry makes no further attempt while a Read of the failed attempt may still
+// take bytes of the source.
 func TestPutStreamOnce(t *testing.T) {
 	inside, end := make(chan struct{}), make(chan struct{})
 	defer close(end)

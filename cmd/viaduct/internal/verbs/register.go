@@ -18,7 +18,7 @@ import (
 	"viaduct/registry"
 )
 
-// defaultLease is how long a registration outlives its process.
+// defaultLease is how long a registration outlives the process.
 const defaultLease = 30 * time.Second
 
 // A registerFlags holds the common flags of verbs with lasting listeners.
@@ -35,7 +35,7 @@ func (f *registerFlags) add(cmd *cobra.Command, conn *connFlags) {
 	cmd.Flags().DurationVar(&f.lease, "lease", defaultLease, "a registration ends `TIME` after this process has died")
 }
 
-// check checks the flags before anything listens. A name that fits no listener is an error.
+// check checks the flags before anything listens. A name without a fitting listener is an error.
 func (f *registerFlags) check(us []*addr.URL) error {
 	if err := checkRegister(f.conn.registry, f.register, f.lease); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (f *registerFlags) check(us []*addr.URL) error {
 	return nil
 }
 
-// checkRegister checks the flags that go with --register.
+// checkRegister checks the flags around --register.
 func checkRegister(at string, names []string, lease time.Duration) error {
 	if at == "" && len(names) > 0 {
 		return shell.Usagef("--register wants the registry, --registry ADDRESS")
@@ -77,8 +77,8 @@ func (f *registerFlags) start(ctx context.Context, e *shell.Env, us []*addr.URL)
 	return keepAll(ctx, e, f.conn.registry, records, f.lease)
 }
 
-// keepAll registers records and renews them. stop removes the registrations. Call stop even after
-// an error.
+// keepAll registers and renews records. stop removes the registrations. Call stop even after an
+// error.
 func keepAll(ctx context.Context, e *shell.Env, at string, records []registry.Record, lease time.Duration) (stop func(), err error) {
 	var kept []*registry.Registration
 	reg, closeReg, err := names.Open(at, e.Log)
@@ -118,11 +118,10 @@ func keepAll(ctx context.Context, e *shell.Env, at string, records []registry.Re
 	return stop, nil
 }
 
-// findTime bounds one query to a registry.
+// findTime bounds a query to a registry.
 const findTime = 10 * time.Second
 
-// finder returns a function that looks up names in the registry at an address; nil without a
-// registry.
+// finder returns a function to look up names in the registry at an address; nil without a registry.
 func finder(e *shell.Env, at string) (transport.Finder, error) {
 	if at == "" {
 		return nil, nil
@@ -153,7 +152,7 @@ func finder(e *shell.Env, at string) (transport.Finder, error) {
 	}, nil
 }
 
-// records returns the records of a name for the listeners that can have such a name.
+// records returns the records of a name for the listeners able to have the name.
 func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record, error) {
 	var rs []registry.Record
 	service, notService := portmap.ParseHostPort(name)
@@ -191,9 +190,8 @@ func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record,
 	return rs, nil
 }
 
-// ownAddresses returns the addresses where other hosts reach the listener of a URL. For a listener
-// on all addresses, these are the addresses of the interfaces, or loopback if there is no other
-// address.
+// ownAddresses returns the addresses where other hosts reach the listener of a URL. A listener on
+// all addresses has the addresses of the interfaces, or loopback if there is no other address.
 func ownAddresses(host string) ([]netip.Addr, error) {
 	if host != "" {
 		a, err := lookup(context.Background(), host, netip.Addr{})

@@ -14,7 +14,7 @@ import (
 	"viaduct/registry"
 )
 
-// registryCommand returns the verb registry, which lists the records of a registry.
+// registryCommand returns the verb registry: the list of the records of a registry.
 func registryCommand(e *shell.Env) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{

@@ -1,4 +1,4 @@
-// Package verbs is the viaduct command. Each verb has one file.
+// Package verbs is the viaduct command. Each verb has a file.
 package verbs
 
 import (
@@ -26,7 +26,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// Main runs the command of this process and returns its exit code.
+// Main runs the command of this process and returns the exit code.
 func Main() int {
 	e := shell.NewEnv()
 	ctx, stop := interruptible()
@@ -34,8 +34,8 @@ func Main() int {
 	return Run(ctx, e, os.Args[1:])
 }
 
-// interruptible returns a context the first SIGINT or SIGTERM cancels, with ErrInterrupted as its
-// cause. A second signal kills the process as usual.
+// interruptible returns a context the first SIGINT or SIGTERM cancels, with the cause
+// ErrInterrupted. A second signal kills the process as usual.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ch := make(chan os.Signal, 1)
@@ -51,7 +51,7 @@ func interruptible() (context.Context, func()) {
 	return ctx, func() { signal.Stop(ch); cancel(nil) }
 }
 
-// Run runs one command line, and returns its exit code.
+// Run runs a command line, and returns the exit code.
 func Run(ctx context.Context, e *shell.Env, args []string) int {
 	e.Command = args
 	root := newRoot(e)
@@ -125,7 +125,7 @@ func refusalHint(err error) string {
 	return "check the path, and look at the server's log"
 }
 
-// wantsJSON reports whether a command line that could not be parsed to its end contains --json.
+// wantsJSON reports whether a command line contains --json, even if the command line is invalid.
 func wantsJSON(args []string) bool {
 	if i := slices.Index(args, "--"); i >= 0 {
 		args = args[:i]
@@ -148,11 +148,11 @@ func unknownVerb(cmd *cobra.Command, what, word string) error {
 	return shell.Usagef("unknown %s %q", what, word)
 }
 
-// interruptGrace is how long an interrupted command waits for the orderly end of its connections.
-// It is bounded because a stopped peer does not answer.
+// interruptGrace is how long an interrupted command waits for the orderly end of connections. The
+// wait is bounded because a stopped peer does not answer.
 const interruptGrace = 700 * time.Millisecond
 
-// ending runs f, which ends connections, and waits for f, after the end of ctx for at most
+// ending runs f, to end connections, and waits for f, after the end of ctx for at most
 // interruptGrace. Remaining connections end with the process.
 func ending(ctx context.Context, f func()) {
 	done := make(chan struct{})
@@ -254,12 +254,12 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 	return root
 }
 
-// unrecorded are the verbs whose --pcap would write an empty capture. bench is one of them, because
-// recording would change its measurements.
+// unrecorded are the verbs whose --pcap would write an empty capture. bench is unrecorded because
+// recording would change the measurements.
 var unrecorded = []string{"bench", "registry", "decode", "ladder", "wireshark", "ps", "stat",
 	"vipl", "config", "version", "completion", "man", "help"}
 
-// mayRecord refuses --pcap for a verb that cannot record.
+// mayRecord refuses --pcap for the unrecorded verbs.
 func mayRecord(cmd *cobra.Command) error {
 	for c := cmd; c.HasParent(); c = c.Parent() {
 		switch verb := c.Name(); {
@@ -292,7 +292,7 @@ func verbNames(root *cobra.Command) (names []string) {
 	return names
 }
 
-// usageArgs wraps check so that its error shows the expected form.
+// usageArgs wraps check so that the error shows the expected form.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err == nil || shell.IsUsage(err) {
@@ -310,7 +310,7 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// flagError describes the valid values of a flag, without the names of the functions that parse it.
+// flagError describes the valid values of a flag, without the names of parse functions.
 func flagError(err error) error {
 	v, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
@@ -332,7 +332,7 @@ func flagError(err error) error {
 	return fmt.Errorf("--%s %q is not %s", v.GetFlag().Name, v.GetValue(), want)
 }
 
-// parse parses an address and finds its transport.
+// parse parses an address and finds the transport.
 func parse(s string) (*addr.URL, *transport.Transport, error) {
 	u, err := addr.Parse(s)
 	if err != nil {
@@ -378,7 +378,7 @@ type connFlags struct {
 	readable sync.Once // warns once that others on the network can read the token
 }
 
-// addToken adds --token, for the verbs that transfer files.
+// addToken adds --token, for verbs with file transfers.
 func (c *connFlags) addToken(cmd *cobra.Command, about string) {
 	cmd.Flags().StringVar(&c.token, "token-file", "", about)
 }
@@ -394,8 +394,8 @@ func (c *connFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 }
 
-// options returns the options of connections. listens means that the verb accepts connections. TLS
-// is an error for transports that do not have TLS.
+// options returns the options of connections. listens means: the verb accepts connections. TLS is
+// an error for transports without TLS.
 func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*transport.Options, error) {
 	if c.tls.Given() {
 		for _, u := range us {

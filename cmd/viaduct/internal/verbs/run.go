@@ -41,7 +41,7 @@ free port that clients learn from a Port Mapper in this process.
 The exit status is that of the program, 125 if run itself failed, 126 if the
 program cannot be executed, 127 if it does not exist.`,
 		Args: cobra.ArbitraryArgs,
-		// The supervisor opens captures and metrics. The process that waits for the supervisor does
+		// The supervisor opens captures and metrics. The process waiting for the supervisor does
 		// not.
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if run.IsSupervisor() {

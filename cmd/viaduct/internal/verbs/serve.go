@@ -24,8 +24,8 @@ import (
 
 // memReceives is the number of receives of the memory service. It exceeds the number of unanswered
 // requests, so that over iWARP a sender seldom has to wait for a free receive. memReceiveSize is
-// larger than any valid request, so that a request that is too long, for example with a very long
-// path, still arrives and can be answered.
+// larger than any valid request, so that an oversized request, for example with a very long path,
+// still arrives and can be answered.
 const (
 	memReceives    = 16
 	memReceiveSize = 2 * memsvc.MaxMessage
@@ -92,7 +92,7 @@ transferred data.`,
 	return c
 }
 
-// A server serves one directory on any number of listeners.
+// A server serves a directory on any number of listeners.
 type server struct {
 	e     *shell.Env
 	store *store.Store
@@ -194,7 +194,7 @@ func (s *server) serveHTTP(l net.Listener, scheme string, fail chan<- error) *ht
 	return h
 }
 
-// observeHTTP returns the observer that counts the HTTP requests of a transport.
+// observeHTTP returns the observer to count the HTTP requests of a transport.
 func (s *server) observeHTTP(scheme string) func(httpfile.Request) {
 	in, out := s.e.Metrics.Bytes(scheme, "in"), s.e.Metrics.Bytes(scheme, "out")
 	return func(r httpfile.Request) {
@@ -208,7 +208,7 @@ func (s *server) observeHTTP(scheme string) func(httpfile.Request) {
 	}
 }
 
-// observeMemory returns the observer that counts the memory service's requests of a transport.
+// observeMemory returns the observer to count the memory service's requests of a transport.
 func (s *server) observeMemory(scheme string) memsvc.Observer {
 	in := s.e.Metrics.Bytes(scheme, "in")
 	return memsvc.Observer{

@@ -17,8 +17,8 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// openStream opens a source that put reads to its end: standard input ("-"), a pipe or a device. A
-// pipe waits for its writer.
+// openStream opens a source for put to read to the end: standard input ("-"), a pipe or a device. A
+// pipe waits for a writer.
 func openStream(ctx context.Context, e *shell.Env, name string) (io.ReadCloser, error) {
 	if name == "-" {
 		return io.NopCloser(e.Stdin), nil
@@ -55,10 +55,10 @@ func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, na
 	return r.print(e)
 }
 
-// inputBytes is the length of one read of an input.
+// inputBytes is the length of a read of an input.
 const inputBytes = 256 << 10
 
-// An input reads ahead from a reader. A Read of the input returns when its context ends, even while
+// An input reads ahead from a reader. A Read of the input returns when the context ends, even while
 // the reader, such as a pipe, blocks.
 type input struct {
 	ctx  context.Context
@@ -68,7 +68,7 @@ type input struct {
 	rest []byte // bytes of cur that Read has not returned yet
 }
 
-// A chunk is the result of one read.
+// A chunk is the result of a read.
 type chunk struct {
 	buf []byte
 	n   int

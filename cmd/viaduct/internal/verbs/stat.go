@@ -95,7 +95,7 @@ func (k statKeep) pick(ps []status.Process) (out []status.Process) {
 }
 
 // at reports whether s is the selected address. The ports must be equal. The hosts must be equal,
-// too, unless one of them is a wildcard.
+// too, unless either is a wildcard.
 func (k statKeep) at(s string) bool {
 	want, got := k.url.HostPort(), hostPort(s)
 	if got == want {
@@ -111,7 +111,7 @@ func (k statKeep) at(s string) bool {
 	return got != "" && wp == gp && (wild(wh) || wild(gh))
 }
 
-// A statConn is a connection with its rates, for --json.
+// A statConn is a connection with rates, for --json.
 type statConn struct {
 	status.Conn
 	Rates map[string]float64 `json:"rates_per_second,omitempty"`

@@ -19,20 +19,21 @@ import (
 	"viaduct/samehost"
 )
 
-// A fileClient fetches and stores files on one server, by the mechanisms of its transport.
+// A fileClient fetches and stores files on a server, by the mechanisms of a transport.
 type fileClient interface {
-	// Get fetches path from offset to its end and writes the bytes to w and h. h already holds the
+	// Get fetches path from offset to the end and writes the bytes to w and h. h already holds the
 	// bytes before offset. begin gets the number of bytes to fetch and the size of the file,
-	// progress the length of each piece; both may be nil. A nil error means that all fetched bytes
-	// are verified.
+	// progress the length of each piece; both may be nil. With a nil error, all fetched bytes are
+	// verified.
 	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
-	// Put stores length bytes of r. It may read r again from the start. It writes the bytes to h,
-	// which must be empty.
+	// Put stores length bytes of r. It may read r again from the start. The bytes are also written
+	// to h, empty before the call.
 	Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error
-	// PutStream stores the bytes of r up to its end, and writes them to h, which must be empty.
+	// PutStream stores the bytes of r up to the end, and also writes the bytes to h, empty before
+	// the call.
 	PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error
 	// PrefixSum returns the SHA-256 of the first n bytes at the server. known is false if the
-	// server cannot compute it without sending the bytes.
+	// server cannot compute the sum without sending the bytes.
 	PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error)
 	// List returns the entries of a directory, sorted by name.
 	List(ctx context.Context, path string) ([]store.Entry, error)
@@ -52,7 +53,7 @@ func dialFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Tran
 	return &countedFiles{fc, e.Metrics, u.Scheme}, nil
 }
 
-// A countedFiles counts its transfers in the metrics.
+// A countedFiles counts transfers in the metrics.
 type countedFiles struct {
 	fileClient
 	m      *shell.Metrics
@@ -80,7 +81,7 @@ func (c *countedFiles) PutStream(ctx context.Context, path string, r io.Reader, 
 	return err
 }
 
-// counted returns a function that adds to a counter and calls progress, which may be nil.
+// counted returns a function to add to a counter and to call progress, unless progress is nil.
 func counted(to interface{ Add(float64) }, progress func(n int)) func(n int) {
 	return func(n int) {
 		to.Add(float64(n))
@@ -147,7 +148,7 @@ func (m *memFiles) PrefixSum(ctx context.Context, path string, n int64) ([32]byt
 
 func (*memFiles) Mechanisms() (get, put string) { return "RDMA Read", "RDMA Write" }
 
-// An httpFiles is a fileClient over HTTP with at most one idle connection.
+// An httpFiles is a fileClient over HTTP with at most a single idle connection.
 type httpFiles struct {
 	httpfile.Client
 	tr   *http.Transport
@@ -194,7 +195,7 @@ func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Trans
 	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr, CheckRedirect: noRedirect}, Host: u.HostPort(), Token: o.Token}, tr, shell.StreamPath(first.Conn)}, nil
 }
 
-// noRedirect makes a redirect an answer that is no success, because its address could be another
+// noRedirect makes a redirect an unsuccessful answer, because the new address could be another
 // server.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
@@ -223,7 +224,7 @@ func (e *exactly) Read(p []byte) (int, error) {
 
 func (*httpFiles) Mechanisms() (get, put string) { return "HTTP GET", "HTTP PUT" }
 
-// A countedConn updates the metrics when it is closed.
+// A countedConn updates the metrics on Close.
 type countedConn struct {
 	net.Conn
 	ended func()

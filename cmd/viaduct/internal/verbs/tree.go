@@ -28,8 +28,7 @@ import (
 const maxParallel = 64
 
 // A tree copies many files between a directory and a server, over several connections at a time.
-// With resume, the tree skips files that both sides have alike, so that an interrupted copy
-// continues.
+// With resume, the tree skips files equal on both sides, so that an interrupted copy continues.
 type tree struct {
 	e        *shell.Env
 	verb     string
@@ -63,19 +62,19 @@ type treeResult struct {
 	LeftOut []omission `json:"left_out,omitempty"`
 }
 
-// A mover copies the file of one job and reports its progress. alike means that both sides had the
-// same file already.
+// A mover copies the file of a job and reports progress. alike means: both sides had the same file
+// already.
 type mover func(ctx context.Context, fc fileClient, j job, progress func(n int)) (alike bool, err error)
 
-// A job is one file to copy.
+// A job is a file to copy.
 type job struct {
 	rel   string // path below both directories, with slashes
 	local string // path of the source file of a put
 	size  int64
 }
 
-// run copies the files that produce finds, by calls of move on several connections. The first error
-// ends the copy. A copy with omitted files runs to its end and then returns an error.
+// run copies the files found by produce, by calls of move on several connections. The first error
+// ends the copy. A copy with omitted files runs to the end and then returns an error.
 func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move mover) error {
 	began := time.Now()
 	if tr.bar = new(shell.Total); !tr.dryRun {
@@ -200,9 +199,9 @@ func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error
 	return nil
 }
 
-// same reports whether the first n bytes of the server's file equal those of f. It returns false
-// for n = 0, and if the server has no such sum. f must be at its start, and is there again after a
-// nil error.
+// same reports whether the first n bytes of the server's file equal the bytes of f. It returns
+// false for n = 0, and if the server has no sum of the bytes. f must be at the start, and is there
+// again after a nil error.
 func (tr *tree) same(ctx context.Context, fc fileClient, remote string, f io.ReadSeeker, n int64) (bool, error) {
 	if n == 0 {
 		return false, nil // for a short file, a comparison takes as long as a copy
@@ -224,7 +223,7 @@ func (tr *tree) same(ctx context.Context, fc fileClient, remote string, f io.Rea
 	return [32]byte(h.Sum(nil)) == sum, nil
 }
 
-// put stores files and directories, each under its own name. With bare it stores the contents of
+// put stores files and directories, each under its own name. With bare, put stores the contents of
 // the sources without their names.
 func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 	sizes := newSizes(tr)
@@ -264,8 +263,8 @@ func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 	})
 }
 
-// local finds the files below src, which are stored below base. A link to a file stands for the
-// file. src may be a link to a directory, but a link to a directory within src is left out.
+// local finds the files below src, to be stored below base. A link to a file stands for the file.
+// src may be a link to a directory, but a link to a directory within src is left out.
 func (tr *tree) local(src, base string, found func(job) error) error {
 	top, err := filepath.EvalSymlinks(src)
 	if err != nil {
@@ -309,7 +308,7 @@ type sizes struct {
 	dir map[string]*listing // guarded by mu
 }
 
-// A listing is one directory's files with their sizes.
+// A listing is a directory's files with sizes.
 type listing struct {
 	once sync.Once
 	size map[string]int64
@@ -347,7 +346,7 @@ func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, 
 	return n, known, l.err
 }
 
-// get fetches a directory into dir, which is created if it does not exist.
+// get fetches a directory into dir, created if absent.
 func (tr *tree) get(ctx context.Context, dir string) error {
 	return tr.getBelow(ctx, dir, func(ctx context.Context, fc fileClient, visit func(rel string, en store.Entry) error) error {
 		return walk(ctx, fc, tr.u.Path, true, visit)
@@ -380,7 +379,7 @@ func (tr *tree) getMatches(ctx context.Context, dir string, found []match, recur
 	})
 }
 
-// getBelow fetches the files that visitAll passes to visit, by their paths below tr.u.
+// getBelow fetches the files passed by visitAll to visit, by their paths below tr.u.
 func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx context.Context, fc fileClient, visit func(rel string, en store.Entry) error) error) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
@@ -433,7 +432,7 @@ func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx cont
 	})
 }
 
-// fetch gets one file. The name of an incomplete file ends in .part. With resume, an interrupted
+// fetch gets a file. The name of an incomplete file ends in .part. With resume, an interrupted
 // .part is continued.
 func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote, name string, n int64, progress func(n int)) error {
 	part := name + ".part"
@@ -470,7 +469,7 @@ func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote,
 	return err
 }
 
-// A treeFlags holds the common flags of verbs that copy trees.
+// A treeFlags holds the common flags of verbs for trees.
 type treeFlags struct {
 	recursive bool
 	resume    bool

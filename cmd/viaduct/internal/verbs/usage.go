@@ -12,7 +12,7 @@ import (
 // helpWidth is the width of help texts in columns.
 const helpWidth = 80
 
-// usage writes the forms of a command, its subcommands and its flags.
+// usage writes the forms, subcommands and flags of a command.
 func usage(c *cobra.Command) error {
 	w := c.OutOrStderr()
 	fmt.Fprintln(w, "Usage:")
@@ -134,7 +134,7 @@ func flagText(f *pflag.Flag) (value, about string) {
 }
 
 // longTexts wraps descriptions at helpWidth columns, except paragraphs with indented lines. A
-// command without a description gets its short one as a sentence.
+// command without a description gets the short description as a sentence.
 func longTexts(c *cobra.Command) {
 	if c.Long == "" {
 		c.Long = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."

@@ -11,8 +11,7 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// TestForms: the forms of a command are the parts of its Use that " | " separates outside of
-// brackets.
+// TestForms: the forms of a command are the parts of Use, separated by " | " outside of brackets.
 func TestForms(t *testing.T) {
 	root := &cobra.Command{Use: "viaduct"}
 	for use, want := range map[string][]string{

@@ -10,11 +10,11 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// A protocol is a protocol this program implements, with its specification.
+// A protocol is a protocol this program implements, with the specification.
 type protocol struct {
 	Name     string `json:"name"`
 	Revision string `json:"revision"`
-	// needs is the transport that uses the protocol. If empty, the protocol is always included.
+	// needs is the transport built on the protocol. If empty, the protocol is always included.
 	needs string
 }
 

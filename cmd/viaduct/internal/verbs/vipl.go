@@ -30,7 +30,7 @@ func viplCommand(e *shell.Env) *cobra.Command {
 	return c
 }
 
-// A viplNIC is a NIC as a program sees it, or the reason why the program cannot open it.
+// A viplNIC is a NIC as seen by a program, or the reason why the program cannot open the NIC.
 type viplNIC struct {
 	Name        string `json:"name"`
 	Provider    string `json:"provider,omitempty"`
@@ -109,7 +109,7 @@ func viplReport(e *shell.Env, cfg *viplconf.Config, names []string) error {
 	return viplHint(failed)
 }
 
-// viplHint adds the page that describes names to an error about a name.
+// viplHint adds the page about names to an error about a name.
 func viplHint(err error) error {
 	if errors.Is(err, vi.ErrInvalidParameter) {
 		return shell.Hint(err, "docs/libvipl.md has the names of NICs and the lines of the configuration file")
