@@ -16,9 +16,9 @@ import (
 
 // Own takes the descriptor of the TCP connection nc away from the runtime, for the set-up exchange
 // that precedes an engine. While the runtime watches a descriptor, each arrival wakes a thread for
-// nothing, because the caller of the exchange polls for the answer itself. nc must not be used
-// after Own, unless Own returns nc itself: it does so if nc is no TCP connection, or if the process
-// has no descriptor left.
+// nothing, because the caller of the exchange polls for the answer. Own returns nc itself if nc is
+// no TCP connection, or if the process has no descriptor left. Otherwise nc must not be used after
+// Own.
 func Own(nc net.Conn) net.Conn {
 	tc, ok := nc.(*net.TCPConn)
 	if !ok {
@@ -32,7 +32,7 @@ func Own(nc net.Conn) net.Conn {
 	return &conn{s: s, local: local, remote: remote}
 }
 
-// A conn is a connection of Own, Dial or an ownedListener. Take returns its Socket to an engine.
+// A conn is a connection of Own, Dial or an ownedListener. Take returns the Socket to an engine.
 type conn struct {
 	s             *Socket
 	local, remote net.Addr
@@ -48,8 +48,9 @@ type conn struct {
 // limits are the deadlines of both directions.
 type limits struct{ read, write limit }
 
-// A limit is the deadline of one direction; at is zero if there is none. While sleepers > 0, those
-// goroutines sleep at the epoll instance whose file is sleep, and a new deadline is set there too.
+// A limit is the deadline of a direction; at is zero without a deadline. sleepers counts the
+// goroutines asleep at the epoll instance whose file is sleep. A new deadline is set there too
+// while sleepers > 0.
 type limit struct {
 	at       time.Time
 	sleepers int
@@ -99,7 +100,7 @@ func (o *conn) limit(t time.Time, read, write bool) error {
 	return nil
 }
 
-// limitsLocked returns the limits, and creates them if necessary. The caller holds mu.
+// limitsLocked returns the limits, created here if necessary. The caller holds mu.
 func (o *conn) limitsLocked() *limits {
 	if o.limits == nil {
 		o.limits = new(limits)
@@ -121,10 +122,10 @@ func (o *conn) late(write bool) bool {
 	}
 }
 
-// Read implements [net.Conn]. After the deadline it fails even if bytes have arrived.
+// Read implements [net.Conn]. After the deadline Read fails even if bytes have arrived.
 func (o *conn) Read(p []byte) (int, error) { return o.receive(p, plainly, false) }
 
-// A reading is a function that reads, for example without consuming, in two forms: from a
+// A reading is a read function, for example a read without consuming, in two forms: from a
 // descriptor, and from shared memory. rings is nil if the connection never uses shared memory.
 type reading struct {
 	socket func(fd int, p []byte) (int, error)
@@ -133,7 +134,7 @@ type reading struct {
 
 var plainly = reading{read, (*rings).read}
 
-// settle ends the period in which the stream may move to shared memory, because an engine takes the
+// settle ends the period when the stream may move to shared memory, because an engine takes the
 // socket. settle waits while a grant is undecided.
 func (o *conn) settle() {
 	_ = o.setLater() // after an error the socket only lacks these options
@@ -147,8 +148,8 @@ func (o *conn) settle() {
 
 func (o *conn) path() samehost.Path { return o.s.path() }
 
-// setLater sets the options that a dialled connection still lacks: keepalive, blocking mode, and
-// the Tuning in later. It is called while the answer to the first write is under way, because one
+// setLater sets the options a dialled connection still lacks: keepalive, blocking mode, and the
+// Tuning in later. setLater runs while the answer to the first write is under way, because one
 // system call for each option would be a considerable part of a set-up. If the bytes go through
 // shared memory, the TCP socket is silent, and setLater leaves the options to setNow.
 func (o *conn) setLater() error {
@@ -164,8 +165,8 @@ func (o *conn) setLater() error {
 	return o.setNow()
 }
 
-// setNow does the work of setLater even if the bytes go through shared memory, for a caller that
-// uses the TCP socket itself. It does nothing if later is nil.
+// setNow does the work of setLater even if the bytes go through shared memory, for a caller of the
+// TCP socket itself. Without a Tuning in later, setNow does nothing.
 func (o *conn) setNow() error {
 	t := o.later.Swap(nil)
 	if t == nil {
@@ -183,8 +184,8 @@ func (o *conn) setNow() error {
 }
 
 // receive reads into p with f. It sleeps until bytes arrive, the stream ends (io.EOF) or the read
-// deadline passes. With soon it polls for up to 100 us before it sleeps. After Close the error
-// wraps net.ErrClosed. For an empty p it returns 0 without an error.
+// deadline passes. With soon, receive polls for up to 100 us before the sleep. After Close the
+// error wraps net.ErrClosed. For an empty p the result is 0 without an error.
 func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -297,7 +298,7 @@ func (o *conn) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// write is Write for goroutines that may write and close concurrently. It waits for an undecided
+// write is Write for goroutines that may write and close concurrently. write waits for an undecided
 // grant of shared memory, and returns net.ErrClosed after Close.
 func (s *Socket) write(p []byte) (int, error) {
 	s.rlockDecided()
@@ -379,13 +380,14 @@ func (o *conn) set(f func(fd int) error) (err error) {
 	return o.opError("set", err)
 }
 
-// SyscallConn returns access to the TCP socket, for its options. Read and Write of the result fail.
+// SyscallConn returns access to the TCP socket, for the socket options. Read and Write of the
+// result fail.
 func (o *conn) SyscallConn() (syscall.RawConn, error) {
 	return rawHandle{o.s}, o.setNow()
 }
 
-// tune implements Tune. Before the first exchange on a dialled connection it only records t for
-// setLater, but sets the congestion control at once, so that an unknown algorithm is reported here.
+// tune implements Tune. Before the first exchange on a dialled connection, tune sets only the
+// congestion control, so that an unknown algorithm is reported here, and records t for setLater.
 func (o *conn) tune(t Tuning) error {
 	if o.tuned != nil && *o.tuned == t {
 		return nil
@@ -403,8 +405,8 @@ func (o *conn) tune(t Tuning) error {
 	return nil
 }
 
-// tune sets the options of t and, regardless of t, TCP_NODELAY: the engines batch what they write,
-// so that a write must not wait for an acknowledgement. [I-28]
+// tune sets the options of t and, regardless of t, TCP_NODELAY: the engines batch their writes, and
+// a write must not wait for an acknowledgement. [I-28]
 func tune(fd int, t Tuning) error {
 	if err := tuneAlways(fd, t); err != nil || t.Congestion == "" {
 		return err
@@ -412,7 +414,7 @@ func tune(fd int, t Tuning) error {
 	return congestion(fd, t.Congestion)
 }
 
-// tuneAlways sets the options of t that every Linux accepts: all but the congestion control.
+// tuneAlways sets the options of t known to every Linux: all but the congestion control.
 func tuneAlways(fd int, t Tuning) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)

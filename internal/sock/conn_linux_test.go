@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestOwnedCloseEndsSleep checks that Close ends a Read and a Write that sleep, with an error that
-// wraps net.ErrClosed.
+// TestOwnedCloseEndsSleep: Close ends a sleeping Read or Write, with an error that wraps
+// net.ErrClosed.
 func TestOwnedCloseEndsSleep(t *testing.T) {
 	big := bytes.Repeat([]byte("0123456789"), 1<<20)
 	for what, f := range map[string]func(net.Conn) (int, error){

@@ -22,8 +22,8 @@ func TestOwnedIsConn(t *testing.T) {
 	})
 }
 
-// TestOwnedFull checks that a writer waits while the socket is full: until there is room, or until
-// its deadline.
+// TestOwnedFull: a writer waits while the socket is full: until there is room, or until its
+// deadline.
 func TestOwnedFull(t *testing.T) {
 	a, b := ownedPair(t)
 	defer a.Close()
@@ -55,8 +55,7 @@ func TestOwnedFull(t *testing.T) {
 	}
 }
 
-// TestOwnedPeekAndReset checks that a peek leaves the bytes unread, and that Read returns
-// ECONNRESET after a reset.
+// TestOwnedPeekAndReset: a peek leaves the bytes unread, and Read returns ECONNRESET after a reset.
 func TestOwnedPeekAndReset(t *testing.T) {
 	a, b := ownedPair(t)
 	defer b.Close()
@@ -90,8 +89,8 @@ func TestOwnedPeekAndReset(t *testing.T) {
 	}
 }
 
-// TestOwnedLeavesNothing checks that a connection on which nobody sleeps uses a single descriptor,
-// and that Close leaves no descriptor open.
+// TestOwnedLeavesNothing: a connection on which nobody sleeps uses a single descriptor, and Close
+// leaves no descriptor open.
 func TestOwnedLeavesNothing(t *testing.T) {
 	x, y := testkit.TCPPair(t)
 	defer y.Close()

@@ -68,8 +68,8 @@ func TestNoDescriptors(t *testing.T) {
 	testkit.Eventually(t, "the descriptors are given back", func() bool { return testkit.OpenFiles() <= before })
 }
 
-// TestCommitmentWithoutDescriptors checks that a listener without a descriptor to wait with notices
-// a dialer's commitment. Otherwise the dialer alone would use shared memory.
+// TestCommitmentWithoutDescriptors: a listener without a descriptor to wait with notices a dialer's
+// commitment. Otherwise the dialer alone would use shared memory.
 func TestCommitmentWithoutDescriptors(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

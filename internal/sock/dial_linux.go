@@ -61,7 +61,7 @@ func isPlainTarget(network string, ap netip.AddrPort) bool {
 	return network == "tcp" || network == "tcp4" && a.Is4() || network == "tcp6" && a.Is6()
 }
 
-// connect creates the socket of o and connects it to ap.
+// connect creates the socket of o, and connects to ap.
 func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(ap.Port())})
 	if a := ap.Addr(); a.Is4() {
@@ -93,7 +93,7 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	return nil
 }
 
-// awaitConnect calls connect(2) for sa until the handshake is done. Within one host the second call
+// awaitConnect calls connect(2) for sa until the handshake is done. Within a host the second call
 // already finds the socket connected. The error is an error of connect(2), or the cause of ctx's
 // end.
 func (o *conn) awaitConnect(ctx context.Context, sa unix.Sockaddr) error {
@@ -129,8 +129,8 @@ func (o *conn) awaitConnect(ctx context.Context, sa unix.Sockaddr) error {
 	return err
 }
 
-// netKeepAlive sets the keepalive options that package net sets on each connection, dialled or
-// accepted.
+// netKeepAlive sets the keepalive options of package net, which are the same for dialled and
+// accepted connections.
 func netKeepAlive(fd int) error {
 	if err := keepAlive(fd, 15*time.Second); err != nil {
 		return err

@@ -112,7 +112,7 @@ func TestDialAddresses(t *testing.T) {
 	}
 }
 
-// TestDialErrors checks that Dial returns the same errors as package net.
+// TestDialErrors: Dial returns the same errors as package net.
 func TestDialErrors(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -145,8 +145,8 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// TestDialHangs checks that Dial to a listener with a full backlog waits until the context ends or
-// the timeout has passed.
+// TestDialHangs: Dial to a listener with a full backlog waits until the context ends or the timeout
+// has passed.
 func TestDialHangs(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: a full backlog drops SYNs on Linux")
@@ -188,8 +188,7 @@ func TestDialHangs(t *testing.T) {
 	}
 }
 
-// TestOwnListenerClose checks that Close ends a waiting Accept and does not affect accepted
-// connections.
+// TestOwnListenerClose: Close ends a waiting Accept and does not affect accepted connections.
 func TestOwnListenerClose(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{})
 	a, b := dialAccept(t, l)

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An instance is an epoll instance for one descriptor. The runtime's poller watches the instance
-// instead of the descriptor, so that only the events set by ask wake a goroutine. f is nil
+// An instance is an epoll instance for a single descriptor. The runtime's poller watches the
+// instance instead of the descriptor, so that only the events set by ask wake a goroutine. f is nil
 // before open and after a failed open.
 type instance struct {
 	f    *os.File
@@ -47,8 +47,8 @@ func (n *instance) ask(fd int, events uint32) bool {
 	return EpollCtl(n.epfd, unix.EPOLL_CTL_MOD, fd, &ev)
 }
 
-// EpollCtl is epoll_ctl by a raw system call, which does not wait. It reports whether the call
-// succeeded.
+// EpollCtl is epoll_ctl by a raw system call, because the call never waits. The result is true if
+// the call succeeded.
 func EpollCtl(epfd, op, fd int, ev *unix.EpollEvent) bool {
 	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), uintptr(op), uintptr(fd),
 		uintptr(unsafe.Pointer(ev)), 0, 0)
@@ -67,13 +67,13 @@ func EpollTake(epfd int, events []unix.EpollEvent) int {
 }
 
 // arrivals wakes a sleeping reader at every arrival from arm until disarm. Several sleeps in a row
-// need only one arm, which is a system call.
+// need a single arm, because arm is a system call.
 type arrivals struct {
 	instance
 	armed bool // owned by the waiter
 }
 
-// arrived is the set of events that count as an arrival.
+// arrived is the set of events counted as an arrival.
 const arrived = unix.EPOLLIN | unix.EPOLLRDHUP
 
 func (a *arrivals) open(fd int) bool { return a.instance.open(fd, 0) }
@@ -102,8 +102,8 @@ func (a *arrivals) disarm(fd int) {
 	}
 }
 
-// A Watch waits for one kind of readiness of a descriptor, for example room to write. Each request
-// made by Ready leads to one report at most.
+// A Watch waits for a kind of readiness of a descriptor, for example room to write. A request by
+// Ready leads to at most a single report.
 type Watch struct {
 	instance
 	events uint32
@@ -127,12 +127,12 @@ func (w *Watch) Open(fd int, events uint32) bool {
 func (w *Watch) Close() { w.instance.close() }
 
 // Sleep calls ready at once and after each report, until ready returns true. ready must return the
-// result of Ready. The error means that the Watch was closed.
+// result of Ready. An error means a closed Watch.
 func (w *Watch) Sleep(ready func(uintptr) bool) error { return w.raw.Read(ready) }
 
-// Ready reports whether the wait is over. It is called inside the function that Sleep calls. The
-// first call requests a report as soon as fd is ready, which may be at once, and returns false.
-// Ready returns true after the report, and also if the kernel refuses the request.
+// Ready reports whether the wait is over. Call Ready inside the function passed to Sleep. The first
+// call requests a report as soon as fd is ready, possibly at once, and returns false. Ready returns
+// true after the report, and also if the kernel refuses the request.
 func (w *Watch) Ready(fd int) bool {
 	if w.armed {
 		w.armed = false
@@ -148,7 +148,7 @@ func (w *Watch) Ready(fd int) bool {
 	return !w.armed
 }
 
-// take consumes a pending report, and reports whether there was one.
+// take consumes a pending report, and returns false if no report was pending.
 func (w *Watch) take() bool {
 	var ev [1]unix.EpollEvent
 	return EpollTake(w.epfd, ev[:]) == 1

@@ -10,9 +10,9 @@ import (
 	"viaduct/samehost"
 )
 
-// TestSetLater checks that a dialled connection gets keepalive, no delay and blocking mode while
-// its first answer is under way, or earlier: at its second write, or when a caller uses its
-// descriptor or an engine takes it.
+// TestSetLater: a dialled connection gets keepalive, no delay and blocking mode while its first
+// answer is under way, or earlier: at its second write, or when a caller uses its descriptor or an
+// engine takes it.
 func TestSetLater(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{})
 	for name, use := range map[string]func(a, b net.Conn) error{
@@ -65,8 +65,8 @@ func TestSetLater(t *testing.T) {
 	}
 }
 
-// TestSetLaterShared checks that a connection through shared memory, whose TCP socket is silent,
-// gets these options only when a caller uses the TCP socket.
+// TestSetLaterShared: a connection through shared memory, whose TCP socket is silent, gets these
+// options only when a caller uses the TCP socket.
 func TestSetLaterShared(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	a, b := sharedPair(t, l)

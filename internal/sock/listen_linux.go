@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnListener takes the descriptor of the TCP listener l away from the runtime. The connections
-// that the result accepts are like those of [Own], with the options of t set. l must not be used
-// after OwnListener, unless OwnListener returns l itself: it does so if l is no TCP listener, or if
-// the process has no descriptor left. After an error, such as an unknown congestion control, l is
+// OwnListener takes the descriptor of the TCP listener l away from the runtime. Connections
+// accepted by the result are like connections of [Own], with the options of t set. OwnListener
+// returns l itself if l is no TCP listener, or if the process has no descriptor left. Otherwise l
+// must not be used after OwnListener. After an error, such as an unknown congestion control, l is
 // still open.
 func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 	tl, ok := l.(*net.TCPListener)

@@ -14,17 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Containers on one host have separate network namespaces. A process sees neither the abstract
-// sockets of another namespace nor the owners of its TCP sockets. Such processes meet in a
-// directory both can access, and each side proves that it holds its end of the TCP connection by
-// passing the TCP socket itself. The receiver of the passed socket sends random bytes from it and
-// receives them at its own socket, where nothing else can have put them. Afterwards the stream is
-// as empty as before, and both passed descriptors are closed.
+// Containers on the same host have separate network namespaces. A process sees neither the abstract
+// sockets nor the owners of the TCP sockets of another namespace. Such processes meet in a
+// directory both can access, and each side passes its TCP socket to the other, as proof of holding
+// that end of the TCP connection. The receiver of the passed socket sends random bytes from there,
+// and must receive the same bytes at its own socket. Afterwards the stream is as empty as before,
+// and both passed descriptors are closed.
 //
-// As with abstract names, the process at the other end of the AF_UNIX socket must have the user of
-// this process. Other users must not be able to change the directory.
+// As with abstract names, the processes at both ends of the AF_UNIX socket must have the same user.
+// Other users must not be able to change the directory.
 
-// checkMeetingDir returns an error unless only this user can create names in the directory.
+// checkMeetingDir returns an error unless only the user of the process can create names in the
+// directory.
 func checkMeetingDir(dir string) error {
 	var st unix.Stat_t
 	switch err := unix.Stat(dir, &st); {
@@ -44,8 +45,8 @@ func meetingPath(dir string, at netip.AddrPort) string {
 }
 
 // meetingPaths returns the paths of the sockets for a listening address. For a wildcard address
-// there is one path for each address of this network namespace except loopback, because the
-// wildcard is the same in every namespace. The result is nil if the addresses cannot be listed.
+// there is a path for each address of this network namespace except loopback, because the wildcard
+// is the same in every namespace. The result is nil if the addresses cannot be listed.
 func meetingPaths(dir string, at netip.AddrPort) (paths []string) {
 	if !at.Addr().IsUnspecified() {
 		return []string{meetingPath(dir, at)}
@@ -91,18 +92,18 @@ func listenMeeting(name string) (fd int, err error) {
 const (
 	proofLen = 16
 
-	// proofTimeout bounds the time that bytes may take from one end of a connection to the other
-	// within this host.
+	// proofTimeout bounds the travel time of bytes between the ends of a connection within the
+	// host.
 	proofTimeout = 200 * time.Millisecond
 )
 
 var errNotTheEnd = errors.New("the socket that the peer has passed is not the other end of the connection")
 
-// A proofError means that bytes outside the stream may have been sent on a connection. The
+// A proofError reports a connection where bytes outside the stream may have been sent. The
 // connection was reset and cannot be used any more.
 type proofError struct{ error }
 
-// breakOff resets a TCP connection and discards the bytes it has received.
+// breakOff resets a TCP connection and discards the received bytes.
 func breakOff(fd int) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unix.SizeofSockaddrInet4)

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestOwnedOptions checks that both ends of a connection have the options that package net sets on
-// its own connections, and the options of the listener's Tuning. [I-28]
+// TestOwnedOptions: both ends of a connection have the options that package net sets on its own
+// connections, and the options of the listener's Tuning. [I-28]
 func TestOwnedOptions(t *testing.T) {
 	tu := Tuning{Congestion: "reno"}
 	l := ownListener(t, "127.0.0.1:0", tu)
@@ -70,8 +70,8 @@ func TestOwnedOptions(t *testing.T) {
 	check(b, "is accepted and tuned again")
 }
 
-// TestTune checks that each option is set to its own value, and that an option that cannot be set
-// is an error. [I-28]
+// TestTune: each option is set to its own value, and an option that cannot be set is an error.
+// [I-28]
 func TestTune(t *testing.T) {
 	socket := func(domain, typ int) int {
 		fd, err := unix.Socket(domain, typ|unix.SOCK_CLOEXEC, 0)

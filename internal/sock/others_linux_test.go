@@ -51,8 +51,8 @@ func asOther() error {
 	return nil
 }
 
-// TestOtherUsers checks that shared memory is refused if the rendezvous or the TCP connection
-// belongs to another user.
+// TestOtherUsers: shared memory is refused if the rendezvous or the TCP connection belongs to
+// another user.
 func TestOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can act as another user")
@@ -168,8 +168,8 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// TestOtherNamespace checks that processes in two network namespaces of one host, as in containers,
-// use TCP and report the reason, unless they share a directory to meet in.
+// TestOtherNamespace: processes in two network namespaces of one host, as in containers, use TCP
+// and report the reason, unless they share a directory to meet in.
 func TestOtherNamespace(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -270,8 +270,8 @@ func TestOwnerElsewhere(t *testing.T) {
 	}))
 }
 
-// TestMeetingLeftBehind checks that the name of a dead process's socket in the directory is taken
-// over, and that the name of a listening socket is not.
+// TestMeetingLeftBehind: the name of a dead process's socket in the directory is taken over, and
+// the name of a listening socket is not.
 func TestMeetingLeftBehind(t *testing.T) {
 	name := meetingPath(t.TempDir(), netip.MustParseAddrPort("192.0.2.1:1"))
 	fd, err := listenMeeting(name)
@@ -289,8 +289,8 @@ func TestMeetingLeftBehind(t *testing.T) {
 	unix.Close(fd)
 }
 
-// TestProof checks that only the other end of a connection passes as proof, and that a connection
-// is reset if it may contain bytes that do not belong to the stream.
+// TestProof: only the other end of a connection passes as proof, and a connection is reset if it
+// may contain bytes that do not belong to the stream.
 func TestProof(t *testing.T) {
 	pair := func() (a, b *conn) {
 		x, y := testkit.TCPPair(t)

@@ -16,8 +16,8 @@ type between struct {
 func (b between) LocalAddr() net.Addr  { return b.local }
 func (b between) RemoteAddr() net.Addr { return b.remote }
 
-// TestNear checks that Near finds the peer on this host if an address of the connection cannot
-// belong to any other host.
+// TestNear: Near finds the peer on this host if an address of the connection cannot belong to any
+// other host.
 func TestNear(t *testing.T) {
 	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 7} }
 	for _, test := range []struct {

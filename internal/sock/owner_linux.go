@@ -21,7 +21,7 @@ import (
 // namespace.
 const overflowUID = 65534
 
-// ownerOf returns the user that owns the socket of the TCP connection from local to remote. near is
+// ownerOf returns the user who owns the socket of the TCP connection from local to remote. near is
 // a descriptor of the connection's other end; both ends are in the network namespace of near. The
 // error wraps ENOENT if no accepted connection has these addresses.
 func ownerOf(near int, local, remote netip.AddrPort) (uid uint32, err error) {
@@ -35,8 +35,8 @@ func ownerOf(near int, local, remote netip.AddrPort) (uid uint32, err error) {
 	return uid, err
 }
 
-// diag caches the netlink socket for queries about the sockets of one network namespace. The next
-// query usually can use the same socket, because most processes have one namespace only.
+// diag caches the netlink socket for queries about the sockets of a network namespace. The next
+// query usually can use the same socket, because most processes have a single namespace.
 var diag struct {
 	sync.Mutex
 	conn   *sockdiag.Conn // nil: none
@@ -45,8 +45,8 @@ var diag struct {
 
 var errNamespace = errors.New("sock: the connection is in another network namespace than this thread")
 
-// ownerByDiag queries the kernel for the owner of one TCP socket in the namespace of near. The
-// error is errNamespace if this thread is in another namespace.
+// ownerByDiag queries the kernel for the owner of a TCP socket in the namespace of near. The error
+// is errNamespace if the thread is in another namespace.
 func ownerByDiag(near int, local, remote netip.AddrPort) (uint32, error) {
 	want, err := sockdiag.Namespace(near)
 	if err != nil { // an old kernel: assume the namespace of this thread
@@ -79,7 +79,7 @@ func ownerByDiag(near int, local, remote netip.AddrPort) (uint32, error) {
 	return uid, err
 }
 
-// closeDiag closes the cached netlink socket, if there is one. The caller has locked diag.
+// closeDiag closes the cached netlink socket, if any. The caller has locked diag.
 func closeDiag() {
 	if diag.conn != nil {
 		diag.conn.Close()
@@ -87,8 +87,8 @@ func closeDiag() {
 	}
 }
 
-// askOwner queries c for the owner of an established TCP socket. The error is ENOENT if there is no
-// such socket, or if no process has accepted its connection yet.
+// askOwner queries c for the owner of an established TCP socket. The error is ENOENT if the socket
+// does not exist, or if no process has accepted the connection yet.
 func askOwner(c *sockdiag.Conn, local, remote netip.AddrPort) (uint32, error) {
 	s, err := c.Find(local, remote)
 	if err == nil && !(s.Established() && s.Accepted()) {
@@ -97,8 +97,8 @@ func askOwner(c *sockdiag.Conn, local, remote netip.AddrPort) (uint32, error) {
 	return s.UID(), err
 }
 
-// ownerByProc finds the owner in the tables of TCP sockets in /proc. Like ownerByDiag, it sees the
-// namespace of this thread.
+// ownerByProc finds the owner in the tables of TCP sockets in /proc. Like ownerByDiag, ownerByProc
+// sees the namespace of the calling thread.
 func ownerByProc(local, remote netip.AddrPort) (uint32, error) {
 	for _, name := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		f, err := os.Open(name)
@@ -119,7 +119,7 @@ func ownerByProc(local, remote netip.AddrPort) (uint32, error) {
 }
 
 // procAddr parses an address of a table in /proc: words of four bytes in hex, each in the byte
-// order of this machine. It returns the zero value for malformed text.
+// order of this machine. The result is the zero value for malformed text.
 func procAddr(s string) netip.AddrPort {
 	host, port, _ := strings.Cut(s, ":")
 	b, err := hex.DecodeString(host)

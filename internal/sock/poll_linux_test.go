@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPollSignals checks that a signal during Poll neither ends it nor prolongs it. The kernel's
-// poll returns EINTR here, even for a timeout of 0.
+// TestPollSignals: a signal during Poll neither ends it nor prolongs it. The kernel's poll returns
+// EINTR here, even for a timeout of 0.
 func TestPollSignals(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"viaduct/internal/shm"
 )
 
-// A rendezvous receives the requests for shared memory that dialers of this host make to one TCP
-// listener. A dialer makes its request as soon as its TCP connection exists, so that the request
-// has arrived when the accepting goroutine wakes. A request is served by one of three goroutines:
-//   - the accepting goroutine, right after the accept, and whenever a request wakes it while it
-//     waits for connections
+// A rendezvous receives the requests for shared memory to a TCP listener from dialers of the same
+// host. A dialer makes the request as soon as the TCP connection exists, so that the request has
+// arrived when the accepting goroutine wakes. A request is served by one of three goroutines:
+//   - the accepting goroutine, right after the accept, and whenever a request wakes the goroutine
+//     from a wait for connections
 //   - the goroutine of serve, if no goroutine is about to accept but requests for accepted
 //     connections may arrive
-//   - a goroutine of its own, if the request cannot be answered at once
+//   - a separate goroutine, if the request cannot be answered at once
 type rendezvous struct {
 	sockets []meetingSocket
 	in      instance // the epoll instance where serve sleeps
@@ -41,9 +41,9 @@ type meetingSocket struct {
 	path string // "" for an abstract name
 }
 
-// openRendezvous creates the rendezvous of a listening address. It returns nil if that is
-// impossible, for example because another process has the name. dir is the directory for processes
-// of other network namespaces, or "".
+// openRendezvous creates the rendezvous of a listening address. It returns nil on failure, for
+// example because another process has the name. dir is the directory for processes of other network
+// namespaces, or "".
 func openRendezvous(at netip.AddrPort, dir string) *rendezvous {
 	v := &rendezvous{conns: make(map[netip.AddrPort]*conn)}
 	if fd, err := listenMeeting(meetingName(at)); err == nil {
@@ -84,7 +84,8 @@ func (v *rendezvous) close() {
 	v.in.close()
 }
 
-// wake makes requests wake the goroutine that waits for connections at the epoll instance epfd.
+// wake makes requests wake the goroutine asleep at the epoll instance epfd, where connections
+// arrive.
 func (v *rendezvous) wake(epfd int) {
 	for _, m := range v.sockets {
 		EpollCtl(epfd, unix.EPOLL_CTL_ADD, m.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
@@ -92,7 +93,7 @@ func (v *rendezvous) wake(epfd int) {
 }
 
 // askLocked sets which events of the meeting sockets wake serve: EPOLLIN for requests, or 0 for
-// none. It returns false if the kernel refuses that for a socket. The caller holds mu.
+// none. The result is false if the kernel refuses the change for a socket. The caller holds mu.
 func (v *rendezvous) askLocked(events uint32) bool {
 	ok := true
 	for _, m := range v.sockets {
@@ -101,8 +102,8 @@ func (v *rendezvous) askLocked(events uint32) bool {
 	return ok
 }
 
-// add makes an accepted connection available to requests. Without a meeting directory it ignores a
-// connection unless isHere holds, because no dialer can request memory for it.
+// add makes an accepted connection available to requests. Without a meeting directory, add ignores
+// a connection unless isHere holds, because no dialer can request memory then.
 func (v *rendezvous) add(o *conn) {
 	from := addrPort(o.remote)
 	if !isHere(addrPort(o.local), from) && v.sockets[len(v.sockets)-1].path == "" {
@@ -127,8 +128,8 @@ func (v *rendezvous) remove(o *conn) {
 	}
 }
 
-// welcome serves the requests that wait after o was accepted. Later requests for accepted
-// connections wake serve. welcome does nothing if add has ignored o.
+// welcome serves the waiting requests after o was accepted. Later requests for accepted connections
+// wake serve. welcome does nothing if add has ignored o.
 func (v *rendezvous) welcome(o *conn) {
 	if o.meet == nil {
 		return
@@ -142,8 +143,8 @@ func (v *rendezvous) welcome(o *conn) {
 	}
 }
 
-// serveNow serves the waiting requests. If this process has no descriptor left to accept one, serve
-// does so later.
+// serveNow serves the waiting requests. If the process has no descriptor left to accept a request,
+// serve continues later.
 func (v *rendezvous) serveNow() {
 	if !v.drain() {
 		v.hear()
@@ -159,8 +160,8 @@ func (v *rendezvous) hear() {
 	}
 }
 
-// serve serves requests until the rendezvous is closed. It sleeps at first. A request wakes it
-// after hear, as long as there are accepted connections that a request can name.
+// serve serves requests until the rendezvous is closed. It sleeps at first. After hear, a request
+// wakes serve as long as there are accepted connections a request can name.
 func (v *rendezvous) serve() {
 	_ = v.in.raw.Read(func(uintptr) bool {
 		for !v.drain() {
@@ -176,7 +177,7 @@ func (v *rendezvous) serve() {
 }
 
 // drain serves the waiting requests. It returns false if a request cannot be accepted, usually
-// because this process has no descriptor left, and true after close.
+// because the process has no descriptor left, and true after close.
 func (v *rendezvous) drain() bool {
 	for _, m := range v.sockets {
 		for {
@@ -215,8 +216,8 @@ func (v *rendezvous) take(m meetingSocket) (fd int, err error) {
 	}
 }
 
-// An asking is a request in service. It records how far the service has come, so that another
-// goroutine can continue with serve.
+// An asking is a request in service. An asking records how far the service has come, so that
+// another goroutine can continue with serve.
 type asking struct {
 	v      *rendezvous
 	c      *conn // the connection to the dialer; its descriptor becomes the bell
@@ -303,14 +304,14 @@ func closeAll(files []int) {
 	}
 }
 
-// receive reads from the dialer by means of call. Without wait it polls for up to 100 us, and
-// returns ErrWouldBlock if nothing arrives. With wait it sleeps, and returns os.ErrDeadlineExceeded
-// after timeout.
+// receive reads from the dialer by means of call. Without wait, receive polls for up to 100 us, and
+// returns ErrWouldBlock if nothing arrives. With wait, receive sleeps, and returns
+// os.ErrDeadlineExceeded after timeout.
 func (a *asking) receive(p []byte, call func(fd int, p []byte) (int, error), wait bool, timeout time.Duration) (n int, err error) {
 	switch {
 	case wait && !a.c.s.OpenArrivals():
-		// There is no descriptor to sleep with. The service must not fail for that: a dialer that
-		// was granted shared memory may have committed, and the two ends have to agree.
+		// There is no descriptor to sleep with. The service must still succeed: a dialer with a
+		// grant of shared memory may have committed, and the two ends have to agree.
 		for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 			if n, err = call(a.c.s.fd, p); err != ErrWouldBlock {
 				return n, err
@@ -330,7 +331,7 @@ func (a *asking) receive(p []byte, call func(fd int, p []byte) (int, error), wai
 	return n, err
 }
 
-// request reads the request and its descriptors, unless an earlier call has read them.
+// request reads the request with the descriptors, unless an earlier call has done so.
 func (a *asking) request(wait bool) error {
 	if a.got {
 		return nil
@@ -357,7 +358,7 @@ func (a *asking) request(wait bool) error {
 	return nil
 }
 
-// find returns the accepted connection whose ends m names, or nil if there is none. With wait it
+// find returns the accepted connection whose ends m names, or nil if there is none. With wait, find
 // waits up to acceptTimeout for the accept.
 func (v *rendezvous) find(m meeting, wait bool) *conn {
 	var late <-chan time.Time
@@ -418,16 +419,16 @@ func (a *asking) grant(wait bool) (err error) {
 	return nil
 }
 
-// commitment reports whether the dialer has committed. With wait it waits up to commitTimeout. It
-// returns false if the dialer closes the connection, which means TCP.
+// commitment reports whether the dialer has committed. With wait, commitment waits up to
+// commitTimeout. The result is false if the dialer closes the connection in order to use TCP.
 func (a *asking) commitment(wait bool) (bool, error) {
 	var b [1]byte
 	n, err := a.receive(b[:], read, wait, commitTimeout)
 	return n == 1 && err == nil && b[0] == committed, err
 }
 
-// answer sends a dialer the grant, if err is nil, or the reason of the refusal. A dialer that does
-// not receive the answer does not commit, so that answer ignores errors.
+// answer sends a dialer the grant, if err is nil, or the reason of the refusal. answer ignores
+// errors, because a dialer does not commit without an answer.
 func answer(fd int, err error, rights ...int) {
 	var b [answerLen]byte
 	b[0] = granted

@@ -17,11 +17,10 @@ import (
 // rings is the state of a Socket whose bytes go through shared memory. The TCP connection stays
 // open and silent.
 //
-// Two AF_UNIX streams to the peer's process, the bells, wake a sleeping end. A byte in bell means
-// that bytes of the stream have arrived; a byte in room means that there is room to write. A reader
-// that would sleep at the TCP socket sleeps at bell. A stream is better than an eventfd here,
-// because it hangs up when the peer's process dies, and a write to it never blocks, whatever the
-// other process does.
+// Two AF_UNIX streams to the peer's process, the bells, wake a sleeping end. A byte in bell
+// announces bytes of the stream; a byte in room announces room to write. A reader sleeps at bell
+// instead of the TCP socket. A stream is better than an eventfd here, because a stream hangs up
+// when the peer's process dies, and a write never blocks, whatever the other process does.
 type rings struct {
 	in   *shm.Consumer
 	out  *shm.Producer
@@ -34,8 +33,8 @@ type rings struct {
 	empty uint32      // consecutive reads that found nothing [reader]
 	gone  atomic.Bool // the peer's process has hung up
 
-	// Before an engine takes the socket, any number of goroutines may read and write. These locks
-	// admit one reader and one writer at a time.
+	// Before an engine takes the socket, any number of goroutines may read and write. The locks
+	// admit a single reader and a single writer at a time.
 	reading, writing sync.Mutex
 
 	spins budget.Budget // polling for room [writer]
@@ -47,7 +46,7 @@ type rings struct {
 const emptyReads = 256
 
 // awaitRoom is the time a writer polls for room before it sleeps. If the peer still has to copy
-// bytes from the writer's memory, the writer polls longer by the time of that copy, at the rate
+// bytes from the writer's memory, the writer polls longer by the time of the copy, at the rate
 // copying.
 const (
 	awaitRoom = 20 * time.Microsecond
@@ -67,8 +66,8 @@ func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
 	return r
 }
 
-// offer sends fd, memory of samehost.Alloc, to the peer's process, together with a byte for its
-// bell. again means that a later call may succeed, because the bell is full.
+// offer sends fd, memory of samehost.Alloc, to the peer's process, together with a byte for the
+// bell. again is true if a later call may succeed, because the bell is full now.
 func (r *rings) offer(fd int) (sent, again bool) {
 	err := unix.Sendmsg(r.bell, []byte{0}, unix.UnixRights(fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return err == nil, err == unix.EAGAIN || err == unix.EINTR
@@ -94,7 +93,7 @@ func (r *rings) hushBell() {
 	}
 }
 
-// ring wakes a sleeper at the other end of a bell. If the bell is full, its earlier bytes wake the
+// ring wakes a sleeper at the other end of a bell. If the bell is full, the earlier bytes wake the
 // sleeper.
 func (r *rings) ring(bell int) {
 	if _, err := send(bell, []byte{0}); err != nil && err != ErrWouldBlock {
@@ -102,9 +101,9 @@ func (r *rings) ring(bell int) {
 	}
 }
 
-// hush empties a bell, so that only later bytes wake a sleeper. It reads until nothing is left: the
-// peer's process may have hung up after the last byte, and epoll may report the byte and the
-// hang-up by one event.
+// hush empties a bell, so that only later bytes wake a sleeper. hush reads until nothing is left:
+// the peer's process may have hung up after the last byte, and epoll may report the byte and the
+// hang-up by a single event.
 func (r *rings) hush(bell int) {
 	var b [64]byte
 	for {
@@ -118,8 +117,8 @@ func (r *rings) hush(bell int) {
 	}
 }
 
-// ask makes the next arrival ring the bell. It first discards the bytes that earlier arrivals wrote
-// to the bell.
+// ask makes the next arrival ring the bell, after discarding the bell's bytes from earlier
+// arrivals.
 func (r *rings) ask() {
 	r.hushBell()
 	r.in.Ask()
@@ -127,7 +126,7 @@ func (r *rings) ask() {
 
 // result converts the results of reading the ring to the results of reading a socket. The error is
 // ErrWouldBlock if nothing has arrived, and ECONNRESET if the peer's process has hung up and all
-// its bytes are read.
+// received bytes are read.
 func (r *rings) result(n int, err error) (int, error) {
 	switch err {
 	case nil:
@@ -139,7 +138,7 @@ func (r *rings) result(n int, err error) (int, error) {
 			r.look()
 		}
 		if r.gone.Load() {
-			// Bytes that the peer published before it hung up are still there.
+			// Bytes published by the peer before the hang-up are still there.
 			if n, err := r.in.Available(); n > 0 || err != shm.ErrWouldBlock {
 				return 0, ErrWouldBlock // the next read takes the bytes, or finds the end
 			}
@@ -164,9 +163,8 @@ func (r *rings) read(p []byte) (int, error) { return r.result(r.in.Read(p)) }
 
 func (r *rings) peekAt(off int, p []byte) (int, error) { return r.result(r.in.Peek(off, p)) }
 
-// peekAbove is peekAt(0, p), except that it returns ErrWouldBlock if at most have bytes are
-// available and more can follow. If the stream ends after these bytes, it returns 0 without an
-// error.
+// peekAbove is peekAt(0, p), but returns ErrWouldBlock if at most have bytes are available and more
+// can follow. If the stream ends after the available bytes, the result is 0 without an error.
 func (r *rings) peekAbove(p []byte, have int) (int, error) {
 	ended := r.in.Ending() || r.gone.Load()
 	n, err := r.peekAt(0, p)
@@ -200,8 +198,8 @@ func (r *rings) write(n int, err error) (int, error) {
 	return n, os.NewSyscallError("send", err)
 }
 
-// askRoom makes the peer ring r.room when it has made room. It returns false if there is room
-// already, the stream has ended, or the peer has hung up. [writer]
+// askRoom makes the peer ring r.room after making room. It returns false if there is room already,
+// the stream has ended, or the peer has hung up. [writer]
 func (r *rings) askRoom() bool {
 	r.hush(r.room)
 	return r.out.Ask() && !r.gone.Load()
@@ -229,7 +227,7 @@ func (r *rings) poll() bool {
 	}
 }
 
-// finish ends the sending direction. If the peer's process has hung up, it resets the stream
+// finish ends the sending direction. If the peer's process has hung up, finish resets the stream
 // instead, as TCP does for a broken connection.
 func (r *rings) finish() {
 	if r.gone.Load() {
@@ -247,8 +245,8 @@ func (r *rings) close(reset bool) {
 		r.finish()
 	}
 	r.in.Leave()
-	// Socket.Close has waited for the writer by a semaphore, which means no order to the race
-	// detector. So this lock orders the writer's last use of the memory before the unmapping.
+	// Socket.Close has waited for the writer by a semaphore, but to the race detector the semaphore
+	// means no order. So the lock orders the writer's last use of the memory before the unmapping.
 	r.writing.Lock()
 	r.mem.Close()
 	r.writing.Unlock()

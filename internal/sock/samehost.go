@@ -29,7 +29,7 @@ const (
 
 // PathOf reports whether the bytes of nc go through shared memory, and otherwise why they go
 // through TCP. nc is a connection of [Own], [Dial] or [OwnListener], or the Handle of a Socket. For
-// any other connection the reason is that the connection is wrapped.
+// any other connection the reason says that the connection is wrapped.
 func PathOf(nc net.Conn) samehost.Path {
 	if h, ok := nc.(interface{ path() samehost.Path }); ok {
 		return h.path()
@@ -40,9 +40,9 @@ func PathOf(nc net.Conn) samehost.Path {
 // Shares reports whether policy permits shared memory.
 func Shares(policy samehost.Policy) bool { return policy != samehost.Off }
 
-// CheckShared returns an error if policy requires shared memory and the bytes of nc do not go
-// through it. Call CheckShared only after the peer's first bytes: until then the peer may still
-// request shared memory.
+// CheckShared returns an error if policy requires shared memory but nc does not use it. Call
+// CheckShared only after the peer's first bytes: until then the peer may still request shared
+// memory.
 func CheckShared(nc net.Conn, policy samehost.Policy) error {
 	if policy != samehost.Require {
 		return nil

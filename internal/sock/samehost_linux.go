@@ -17,25 +17,25 @@ import (
 	"viaduct/samehost"
 )
 
-// Two processes of one host agree on shared memory before the first byte of a stream. The listening
-// side has an AF_UNIX socket in the abstract namespace, which belongs to the network namespace. Its
-// name contains the listening address. The dialing side creates the memory, connects to this
-// socket, names its TCP connection and sends the descriptor of the memory. The listening side looks
-// for that connection among the accepted connections that nothing was read from, and answers. Then
-// the dialing side commits. After that the AF_UNIX connection serves as a bell (see rings).
+// Two processes of a host agree on shared memory before the first byte of a stream. The listening
+// side has an AF_UNIX socket in the abstract namespace of the network namespace. The name contains
+// the listening address. The dialing side creates the memory, connects to the AF_UNIX socket, names
+// the TCP connection and sends the descriptor of the memory. The listening side looks for the TCP
+// connection among the accepted connections without any read so far, and answers. Then the dialing
+// side commits. After that the AF_UNIX connection serves as a bell (see rings).
 //
 //	dialer                                   listener
 //	request, memory, bell for room  ---->
 //	                                <----    grant, or the reason of the refusal
 //	commit                          ---->
 //
-// Until it has committed, the dialing side may decide for TCP: it closes the AF_UNIX connection and
+// Before the commitment, the dialing side may decide for TCP: it closes the AF_UNIX connection and
 // begins the stream on TCP. The listening side sees either bytes on TCP or the commitment.
 //
 // Any process can create a socket with a certain name. So each side gets two users from the kernel:
-// the user of the process at the other end of the AF_UNIX connection, and the user that owns the
-// other end of the TCP connection. Both must be the side's own user; in case of doubt, the bytes go
-// by TCP.
+// the user of the process at the other end of the AF_UNIX connection, and the owner of the other
+// end of the TCP connection. Both must be the side's own user; in case of doubt, the bytes go by
+// TCP.
 
 const (
 	meetingMagic = "viaduct rings 4\n"
@@ -47,19 +47,19 @@ const (
 	committed    = 'C'
 
 	// answerTimeout bounds the time a dialer waits for an answer. If the accepting process is busy
-	// or stopped for longer, the dialer uses TCP. A dialer that requires shared memory has no
-	// alternative and waits for requireTimeout.
+	// or stopped for longer, the dialer uses TCP. With samehost.Require a dialer has no
+	// alternative, and waits for requireTimeout.
 	answerTimeout  = 500 * time.Millisecond
 	requireTimeout = 10 * time.Second
 
 	// requestTimeout bounds the time the listening side waits for the request, and acceptTimeout
-	// the time it waits until the named connection is accepted. The dialer commits within
-	// commitTimeout; a dialer stopped for longer finds the connection broken.
+	// the wait until the named connection is accepted. The dialer commits within commitTimeout; a
+	// dialer stopped for longer finds the connection broken.
 	acceptTimeout  = 200 * time.Millisecond
 	requestTimeout = time.Second
 	commitTimeout  = 5 * time.Second
 
-	// shunTime is the time that dialers avoid a rendezvous that has not answered in time.
+	// shunTime is how long dialers avoid a rendezvous after a missed answerTimeout.
 	shunTime = 10 * time.Second
 )
 
@@ -105,14 +105,14 @@ func parseMeeting(b []byte) (m meeting, err error) {
 	return m, nil
 }
 
-// shunned is the set of rendezvous that have not answered in time.
+// shunned is the set of rendezvous without an answer in time.
 var shunned struct {
 	sync.Mutex
 	until map[string]time.Time // when shunning ends, by name
 }
 
-// shun reports whether dialers avoid the rendezvous of this name. With now, it makes them do so for
-// shunTime, and returns true.
+// shun reports whether dialers avoid the rendezvous called name. With now, the avoidance begins,
+// lasts for shunTime, and the result is true.
 func shun(name string, now bool) bool {
 	shunned.Lock()
 	defer shunned.Unlock()
@@ -134,9 +134,9 @@ func shun(name string, now bool) bool {
 
 // ShareMemory moves the bytes of nc to shared memory if the peer is a process of the same user on
 // this host and offers shared memory. Dial must just have returned nc; nothing was read or written.
-// If the bytes cannot be moved, nc stays on TCP and [PathOf] returns the reason. This is an error
-// only if policy is samehost.Require, or if the peer's proof has failed (see prove): the connection
-// is reset then.
+// If the bytes cannot be moved, nc stays on TCP and [PathOf] returns the reason. Staying on TCP is
+// an error only if policy is samehost.Require, or if the peer's proof has failed (see prove): the
+// connection is reset then.
 //
 // dir is the directory for processes of other network namespaces, or "". After an error nc cannot
 // be used.
@@ -185,12 +185,12 @@ func (o *conn) share(ctx context.Context, dir string, required bool) error {
 		if err == nil || !required || err.Error() != whyNotAccepted || time.Now().After(end) {
 			return err
 		}
-		// The listener waits only as long as suits a dialer that can continue on TCP. This dialer cannot,
-		// so it repeats the request.
+		// The listener waits only as long as suits dialers with TCP as an alternative. The dialer
+		// here has none, and repeats the request.
 	}
 }
 
-// ask makes one request with new memory, and moves the bytes of o to that memory after a grant.
+// ask makes one request with new memory, and moves the bytes of o to the new memory after a grant.
 func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time, required bool) (err error) {
 	bell, name, err := callMeeting(names, required)
 	if err != nil {
@@ -232,7 +232,7 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 		return os.NewSyscallError("sendmsg", err)
 	}
 	// The owner is checked while the listener works on the request. By now the listener has usually
-	// accepted the connection, so that its end has an owner.
+	// accepted the connection, so that the listener's end has an owner.
 	var owned error
 	if !proves {
 		owned = checkOwner(o.s.fd, m.to, m.from, uid)
@@ -260,12 +260,12 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	if _, err := send(bell, []byte{committed}); err != nil {
 		return err
 	}
-	// Nothing was read or written, so an error means that o was closed.
+	// Nothing was read or written, so an error means a closed o.
 	return o.s.adopt(newRings(mem, true, bell, room[0]))
 }
 
-// meetingNames returns the names under which the listener of a connection may have a rendezvous. If
-// the error is nil, there is at least one name.
+// meetingNames returns the names under which the listener of a connection may have a rendezvous.
+// Without an error, names is not empty.
 func meetingNames(from, to netip.AddrPort, dir string) (names []string, err error) {
 	if isHere(from, to) {
 		names = append(names, meetingName(to))
@@ -286,8 +286,8 @@ func meetingNames(from, to netip.AddrPort, dir string) (names []string, err erro
 	return names, nil
 }
 
-// callMeeting connects to the first rendezvous that exists, and returns its name too. Unless
-// required, it fails at the first name that is shunned.
+// callMeeting connects to the first existing rendezvous, and returns the name too. Unless required,
+// callMeeting fails at the first shunned name.
 func callMeeting(names []string, required bool) (fd int, name string, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -313,8 +313,8 @@ func callMeeting(names []string, required bool) (fd int, name string, err error)
 	return -1, "", err
 }
 
-// sameUser returns the user of the process at the other end of an AF_UNIX connection. It returns an
-// error unless this is the user of this process.
+// sameUser returns the user of the process at the other end of an AF_UNIX connection. A user other
+// than the user of this process is an error.
 func sameUser(fd int) (uid uint32, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	switch {
@@ -340,7 +340,7 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 }
 
 // checkPeer returns an error unless the dialer at the other end of bell has this process's user,
-// and this user owns the other end of the TCP connection s. A closed s gives net.ErrClosed.
+// who also owns the other end of the TCP connection s. A closed s gives net.ErrClosed.
 func (s *Socket) checkPeer(bell int, m meeting) error {
 	uid, err := sameUser(bell)
 	if err != nil {
@@ -355,8 +355,8 @@ func (s *Socket) checkPeer(bell int, m meeting) error {
 }
 
 // awaitAnswer waits for the listener's answer, until end at most. theirs is the descriptor of the
-// listener's end of the TCP connection, if the answer contains it, and -1 otherwise. The caller
-// closes theirs, after an error too.
+// listener's end of the TCP connection, if the answer contains the descriptor, and -1 otherwise.
+// The caller closes theirs, after an error too.
 func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err error) {
 	theirs = -1
 	var b [answerLen]byte

@@ -51,8 +51,7 @@ func TestSharedIsConn(t *testing.T) {
 	})
 }
 
-// TestRendezvousOfAddresses checks that a dialer finds the rendezvous of every kind of listening
-// address.
+// TestRendezvousOfAddresses: a dialer finds the rendezvous of every kind of listening address.
 func TestRendezvousOfAddresses(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::]:0", "[::1]:0", "127.0.0.2:0"} {
 		l := ownListener(t, at, Tuning{SameHost: samehost.Auto})
@@ -72,9 +71,8 @@ func TestRendezvousOfAddresses(t *testing.T) {
 	}
 }
 
-// TestRendezvousOfInherited checks that a dialer finds the rendezvous of a listener whose socket
-// another process has opened, as systemd does. A dialer that uses a host name must find the
-// rendezvous too.
+// TestRendezvousOfInherited: a dialer finds the rendezvous of a listener whose socket another
+// process has opened, as systemd does. A dialer that uses a host name must find the rendezvous too.
 func TestRendezvousOfInherited(t *testing.T) {
 	opened, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -120,8 +118,8 @@ func TestRendezvousOfInherited(t *testing.T) {
 	}
 }
 
-// TestRendezvousFromOtherAddress checks that a dialer with another address of this host finds the
-// rendezvous, and that both ends agree on which connections are within the host.
+// TestRendezvousFromOtherAddress: a dialer with another address of this host finds the rendezvous,
+// and both ends agree on which connections are within the host.
 func TestRendezvousFromOtherAddress(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	here := []netip.Addr{netip.MustParseAddr("127.0.0.2")}
@@ -169,8 +167,8 @@ func TestRendezvousFromOtherAddress(t *testing.T) {
 	}
 }
 
-// TestAdoptWakesReader checks that a server that sleeps at the TCP connection while the memory is
-// adopted reads from the ring.
+// TestAdoptWakesReader: a server that sleeps at the TCP connection while the memory is adopted
+// reads from the ring.
 func TestAdoptWakesReader(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	read := make(chan error, 1)
@@ -204,8 +202,7 @@ func TestAdoptWakesReader(t *testing.T) {
 	}
 }
 
-// TestSharedEnds checks that the peer's Read returns the right error for each way to end a
-// connection.
+// TestSharedEnds: the peer's Read returns the right error for each way to end a connection.
 func TestSharedEnds(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	for name, c := range map[string]struct {
@@ -242,8 +239,7 @@ func TestSharedEnds(t *testing.T) {
 	}
 }
 
-// TestPollerHearsOfDeath checks that a consumer that polls without sleeping notices the death of
-// the peer.
+// TestPollerHearsOfDeath: a consumer that polls without sleeping notices the death of the peer.
 func TestPollerHearsOfDeath(t *testing.T) {
 	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 	s := Take(client)
@@ -260,8 +256,8 @@ func TestPollerHearsOfDeath(t *testing.T) {
 	s.Close(false)
 }
 
-// TestRungThenDead checks that a sleeper notices both a byte in the bell and the peer's death after
-// it, although one epoll report may stand for both.
+// TestRungThenDead: a sleeper notices both a byte in the bell and the peer's death after it,
+// although one epoll report may stand for both.
 func TestRungThenDead(t *testing.T) {
 	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 	c, s := Take(client).rings, Take(server).rings
@@ -279,8 +275,8 @@ func TestRungThenDead(t *testing.T) {
 	}
 }
 
-// TestFallBack checks that each obstacle to shared memory is reported as the reason, and that the
-// stream works on TCP.
+// TestFallBack: each obstacle to shared memory is reported as the reason, and the stream works on
+// TCP.
 func TestFallBack(t *testing.T) {
 	dial := func(t *testing.T, l net.Listener) (net.Conn, net.Conn) {
 		t.Helper()
@@ -382,8 +378,8 @@ func TestFallBack(t *testing.T) {
 	})
 }
 
-// TestRequiredWaits checks that a dialer that requires shared memory waits for a busy listener,
-// even if another dialer has found the listener too busy.
+// TestRequiredWaits: a dialer that requires shared memory waits for a busy listener, even if
+// another dialer has found the listener too busy.
 func TestRequiredWaits(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	shun(meetingName(addrPort(l.Addr())), true)
@@ -425,7 +421,7 @@ func TestRequiredWaits(t *testing.T) {
 	})
 }
 
-// TestRendezvousRefuses checks that a dialer that sends false claims gets no shared memory.
+// TestRendezvousRefuses: a dialer that sends false claims gets no shared memory.
 func TestRendezvousRefuses(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())

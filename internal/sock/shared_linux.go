@@ -9,8 +9,8 @@ import (
 )
 
 // Shared moves the bytes of a TCP connection within this process to shared memory, and returns the
-// ends. It returns a and b unchanged if the zero value of [samehost.Policy] does not permit shared
-// memory. It panics if the memory cannot be created. It is for tests.
+// ends, for tests. a and b are returned unchanged if the zero value of [samehost.Policy] does not
+// permit shared memory. Shared panics if the memory cannot be created.
 func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 	if !SharesByDefault {
 		return a, b
@@ -39,8 +39,8 @@ func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 	return x, y
 }
 
-// Cut breaks a connection that goes through shared memory, for both ends, as the death of the
-// peer's process does. It returns false if nc does not go through shared memory. It is for tests.
+// Cut, for tests, breaks a connection through shared memory for both ends, as the death of the
+// peer's process does. It returns false if nc does not go through shared memory.
 func Cut(nc net.Conn) bool {
 	h, ok := nc.(handle)
 	if !ok {

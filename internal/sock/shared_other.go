@@ -4,9 +4,9 @@ package sock
 
 import "net"
 
-// Shared returns the two ends of a TCP connection within this process. It is for tests.
+// Shared returns the two ends of a TCP connection within the process, for tests.
 func Shared(a, b net.Conn) (net.Conn, net.Conn) { return a, b }
 
-// Cut breaks a connection that goes through shared memory. It returns false, because this system
-// has none. It is for tests.
+// Cut, for tests, breaks a connection through shared memory. It returns false, because the system
+// has no shared memory.
 func Cut(net.Conn) bool { return false }

@@ -13,12 +13,13 @@ import (
 	"viaduct/samehost"
 )
 
-// A Socket is the descriptor of a stream, taken away from the runtime. It has one reader and one
-// writer at a time; methods marked [reader] or [writer] are for these. Reads and writes never wait.
+// A Socket is the descriptor of a stream, taken away from the runtime. At any time there is at most
+// one reader, who may call the methods marked [reader], and one writer, for the methods marked
+// [writer]. Reads and writes never wait.
 //
-// The bytes may go through shared memory instead. Then fd is the bell, which is readable when
-// something has arrived. The support for shared memory costs a plain socket one nil check in each
-// method, whereas an interface would cost calls that cannot be inlined.
+// The bytes may go through shared memory instead. Then fd is the bell, readable when something has
+// arrived. The support for shared memory costs a plain socket a nil check in each method, whereas
+// calls through an interface could not be inlined.
 type Socket struct {
 	fd    int
 	in    arrivals
@@ -76,10 +77,10 @@ func dup(sc syscall.Conn) *Socket {
 	return s
 }
 
-// adopt makes the bytes go through the rings r from now on. It returns an error if s is closed or
-// bytes have already gone through TCP. Without an error s owns r. A reader that may be asleep at
-// the TCP socket sleeps at the bell afterwards; the listening side has called r.in.Ask before the
-// peer could write.
+// adopt makes the bytes go through the rings r from now on. adopt fails if s is closed or bytes
+// have already gone through TCP. Without an error s owns r. A reader that may be asleep at the TCP
+// socket sleeps at the bell afterwards; the listening side has called r.in.Ask before the peer
+// could write.
 func (s *Socket) adopt(r *rings) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,11 +98,10 @@ func (s *Socket) adopt(r *rings) error {
 	return nil
 }
 
-// decide is called when a dialer gets a grant of shared memory. Reads, writes, and an engine that
-// takes the socket wait from then on, until the caller calls decided because the dialer has
+// decide is called when a dialer gets a grant of shared memory. Reads, writes, and the engine's
+// Take of the socket wait from then on, until the caller calls decided because the dialer has
 // committed or left. If an earlier grant is still undecided, decide waits for its decision or,
-// without wait, returns ErrWouldBlock. Any other error means that the stream has begun or is
-// closed.
+// without wait, returns ErrWouldBlock. Any other error means a stream already begun or closed.
 func (s *Socket) decide(wait bool) (decided func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,15 +162,15 @@ func (s *Socket) path() samehost.Path {
 func (s *Socket) ByKernel() bool { return s.rings == nil }
 
 // Detach makes the stream independent of the caller's memory, if the peer still has to copy bytes
-// from there that no write has reported as written. It does nothing on TCP. [writer]
+// from there, not yet reported as written. On TCP, Detach does nothing. [writer]
 func (s *Socket) Detach() {
 	if r := s.rings; r != nil {
 		r.out.Detach()
 	}
 }
 
-// Owes reports whether a write has taken bytes without reporting them, because the peer copies them
-// from the writer's memory. [writer]
+// Owes reports whether a write has taken bytes without reporting them, because the peer has yet to
+// copy them from the writer's memory. [writer]
 func (s *Socket) Owes() bool { return s.rings != nil && s.rings.out.Owed() > 0 }
 
 // Roomy reports whether a write would return without ErrWouldBlock. Only for shared memory.
@@ -178,7 +178,7 @@ func (s *Socket) Owes() bool { return s.rings != nil && s.rings.out.Owed() > 0 }
 func (s *Socket) Roomy() bool { return s.rings.out.Roomy() || s.rings.gone.Load() }
 
 // Apart reports whether the next bytes have arrived but are in the peer's memory, outside the ring.
-// A Read that has taken bytes of the ring stops before them. Apart is false on TCP. [reader]
+// A Read with bytes from the ring stops before the bytes outside. Apart is false on TCP. [reader]
 func (s *Socket) Apart() bool { return s.rings != nil && s.rings.in.Apart() }
 
 // Taken returns the number of bytes read so far. The difference of two results is the number of
@@ -188,9 +188,9 @@ func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }
 // FD returns the descriptor that is readable when something has arrived. It is valid until Close.
 func (s *Socket) FD() int { return s.fd }
 
-// OpenArrivals creates the epoll instance for the reader's sleep, unless it exists. Take does not
-// create it, because a connection that ends soon needs none. OpenArrivals returns false if the
-// socket is closed or the process has no descriptor left.
+// OpenArrivals creates the epoll instance for the reader's sleep, unless the instance exists. Take
+// does not create the instance, because a short connection needs none. OpenArrivals returns false
+// if the socket is closed or the process has no descriptor left.
 func (s *Socket) OpenArrivals() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +212,7 @@ func (s *Socket) CloseArrivals() {
 // must have succeeded. [reader]
 func (s *Socket) Sleep(ready func(uintptr) bool) error { return s.in.raw.Read(ready) }
 
-// Arm makes each arrival from now until Disarm wake Sleep. Earlier arrivals need not wake it. So
+// Arm makes each arrival from now until Disarm wake Sleep. Earlier arrivals need not wake Sleep. So
 // the reader calls Arm and then reads until nothing is left, both inside the function Sleep calls,
 // where no report is lost. Arm returns false if the system refuses. [reader]
 func (s *Socket) Arm() bool {
@@ -223,9 +223,9 @@ func (s *Socket) Arm() bool {
 	return true
 }
 
-// Ask is for a caller that watches FD without Arm and Sleep. True means that the next arrival makes
-// FD readable, but earlier arrivals need not: the caller reads until nothing is left. False means
-// that every arrival makes FD readable. [reader]
+// Ask is for callers watching FD without Arm and Sleep. True means: the next arrival makes FD
+// readable, but earlier arrivals need not, and the caller reads until nothing is left. False means:
+// every arrival makes FD readable. [reader]
 func (s *Socket) Ask() bool {
 	if s.rings == nil {
 		return false
@@ -240,8 +240,8 @@ func (s *Socket) Polls() bool { return s.rings != nil }
 // Disarm keeps arrivals from waking the reader. The end of the stream may still wake it. [reader]
 func (s *Socket) Disarm() { s.in.disarm(s.fd) }
 
-// Interrupt makes the reader's Sleep return os.ErrDeadlineExceeded: the one in progress, or the
-// next one. Before OpenArrivals it returns false and does nothing.
+// Interrupt makes the reader's current or next Sleep return os.ErrDeadlineExceeded. Before
+// OpenArrivals, Interrupt returns false and does nothing.
 func (s *Socket) Interrupt() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -255,8 +255,8 @@ func (s *Socket) Interrupt() bool {
 // Interrupted ends the effect of Interrupt. OpenArrivals must have succeeded. [reader]
 func (s *Socket) Interrupted() { s.in.f.SetReadDeadline(time.Time{}) }
 
-// openOut creates the epoll instance for the writer's sleep, unless it exists. It returns false if
-// the socket is closed or the process has no descriptor left.
+// openOut creates the epoll instance for the writer's sleep, unless the instance exists. The result
+// is false if the socket is closed or the process has no descriptor left.
 func (s *Socket) openOut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,7 +268,7 @@ func (s *Socket) openOut() bool {
 }
 
 // WaitWritable sleeps until the socket may have room or is closed. Without a descriptor to sleep
-// with, it returns after a millisecond. [writer]
+// with, the wait ends after a millisecond. [writer]
 func (s *Socket) WaitWritable() {
 	if !s.openOut() {
 		time.Sleep(time.Millisecond) // closed, or no descriptor left
@@ -294,9 +294,9 @@ func (s *Socket) writable(uintptr) bool {
 	return s.out.Ready(r.room)
 }
 
-// Close closes the descriptors, after it has woken the reader and the writer if they sleep. Neither
-// may use the socket any more. With reset, the peer sees a reset, and unsent bytes are dropped. A
-// second call does nothing.
+// Close wakes a sleeping reader and writer, and closes the descriptors. Neither may use the socket
+// any more. With reset, the peer sees a reset, and unsent bytes are dropped. A second call does
+// nothing.
 func (s *Socket) Close(reset bool) {
 	s.mu.Lock()
 	if s.closed {
@@ -347,7 +347,7 @@ func (s *Socket) Control(f func(fd uintptr)) error {
 	return nil
 }
 
-// Handle returns a net.Conn for callers that need the addresses of nc, or the socket options of s,
+// Handle returns a net.Conn for callers in need of the addresses of nc, or the socket options of s,
 // after s has taken the descriptor of nc.
 func Handle(nc net.Conn, s *Socket) net.Conn { return handle{nc, s} }
 

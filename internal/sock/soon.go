@@ -10,13 +10,13 @@ import (
 	"viaduct/internal/budget"
 )
 
-// soon is how long a call that waits for an answer polls before it sleeps. Waking a
-// goroutine whose processor was idle takes about as long.
+// soon is how long a call polls for an answer before it sleeps. Waking a goroutine whose processor
+// was idle takes about as long.
 const soon = 100 * time.Microsecond
 
 var (
-	// polling is the number of goroutines that poll for an answer at this moment. Soon admits one,
-	// which is enough for a process that makes many connections at a time.
+	// polling is the number of goroutines now polling for an answer. Soon admits a single
+	// goroutine, enough for a process with many set-ups at a time.
 	polling atomic.Int32
 
 	// answers is the polling budget of all callers of Soon, with the rule seldom.
@@ -26,7 +26,7 @@ var (
 
 // Soon calls try until it returns true, for 100 us at most, and reports whether it did. Soon calls
 // try only once on a single processor, while another goroutine polls, or if polling has seldom
-// succeeded lately. Soon is for answers that are on their way. It is safe for concurrent use.
+// succeeded lately. Soon is for answers already under way, and is safe for concurrent use.
 func Soon(try func() bool) bool {
 	if try() {
 		return true
@@ -39,8 +39,8 @@ func Soon(try func() bool) bool {
 		return false
 	}
 	for start := time.Now(); time.Since(start) < soon; {
-		// Other goroutines of this process better run here than in a thread that would be woken for them,
-		// and that would take the other end's processor.
+		// Other goroutines of this process better run here than in a newly woken thread, which
+		// would take the other end's processor.
 		runtime.Gosched()
 		if try() {
 			answers.Hit(&seldom)
@@ -51,8 +51,8 @@ func Soon(try func() bool) bool {
 	return false
 }
 
-// waitSoon is raw.Read(try) for a caller that expects an answer soon: before the first sleep it
-// polls as Soon does.
+// waitSoon is raw.Read(try) for an answer expected soon: before the first sleep, waitSoon polls as
+// Soon does.
 func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
 	looked := false
 	return raw.Read(func(fd uintptr) bool {
@@ -64,8 +64,8 @@ func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
 	})
 }
 
-// ReadSoon is nc.Read for a caller that expects an answer soon: it polls for 100 us before it
-// sleeps, if nc gives access to its descriptor. Deadlines of nc are not checked during this time.
+// ReadSoon is nc.Read for an answer expected soon: before the first sleep it polls for 100 us, if
+// nc gives access to the descriptor. Deadlines of nc are not checked meanwhile.
 func ReadSoon(nc net.Conn, p []byte) (int, error) {
 	if n, err, ok := readSoon(nc, p, plainly); ok {
 		return n, err

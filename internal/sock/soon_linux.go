@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeekSoon is like ReadSoon, but leaves the bytes unread. It waits until more than have bytes are
-// available; have is less than len(p). So a caller that has seen some bytes sleeps until others
-// arrive. The error is io.EOF if the stream ends with at most have bytes. ok is false if nc gives
-// no access to its descriptor.
+// PeekSoon is like ReadSoon, but leaves the bytes unread. PeekSoon waits until more than have bytes
+// are available; have is less than len(p). So a caller with some bytes already seen sleeps until
+// others arrive. The error is io.EOF if the stream ends with at most have bytes. ok is false if nc
+// gives no access to its descriptor.
 func PeekSoon(nc net.Conn, p []byte, have int) (n int, err error, ok bool) {
 	if have == 0 {
 		return readSoon(nc, p, reading{peek, func(r *rings, p []byte) (int, error) { return r.peekAt(0, p) }})
@@ -28,8 +28,7 @@ func PeekSoon(nc net.Conn, p []byte, have int) (n int, err error, ok bool) {
 	})
 }
 
-// readSoon is ReadSoon with call as the function that reads. ok is false if call cannot be used on
-// nc.
+// readSoon is ReadSoon with call as the read function. ok is false if call cannot be used on nc.
 func readSoon(nc net.Conn, p []byte, call reading) (n int, err error, ok bool) {
 	if o, ok := nc.(*conn); ok {
 		n, err = o.receive(p, call, true)
@@ -56,9 +55,9 @@ func readSoon(nc net.Conn, p []byte, call reading) (n int, err error, ok bool) {
 	return max(n, 0), err, true
 }
 
-// wakeAbove makes sure that, until done is called, a goroutine that sleeps on nc is woken only when
-// more than have bytes are available or the stream has ended. ok is false if nc gives no access to
-// its descriptor.
+// wakeAbove ensures, until done is called, that a goroutine asleep on nc is woken only when more
+// than have bytes are available or the stream has ended. ok is false if nc gives no access to its
+// descriptor.
 func wakeAbove(nc net.Conn, have int) (done func(), err error, ok bool) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -80,8 +79,8 @@ func wakeAbove(nc net.Conn, have int) (done func(), err error, ok bool) {
 	return func() { _ = set(1) }, nil, true
 }
 
-// peekAbove is peek, except that it returns ErrWouldBlock if at most have bytes are available and
-// more can follow. If the stream ends after these bytes, it returns 0 without an error.
+// peekAbove is peek, but returns ErrWouldBlock if at most have bytes are available and more can
+// follow. If the stream ends after the available bytes, the result is 0 without an error.
 func peekAbove(fd int, p []byte, have int) (int, error) {
 	n, err := peek(fd, p)
 	if err != nil || n == 0 || n > have {

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestReadSoon checks that ReadSoon reads bytes that are there, bytes that arrive at once and bytes
-// that arrive late, finds the end of the stream, and observes deadlines.
+// TestReadSoon: ReadSoon reads present bytes, bytes that arrive at once and bytes that arrive late,
+// finds the end of the stream, and observes deadlines.
 func TestReadSoon(t *testing.T) {
 	for _, pair := range []func(testing.TB) (a, b net.Conn){testkit.TCPPair, ownedPair, wrappedPair} {
 		x, y := pair(t)
@@ -44,8 +44,8 @@ func TestReadSoon(t *testing.T) {
 	}
 }
 
-// TestSoonInVain checks that Soon polls rarely after polling has failed repeatedly, until polling
-// has succeeded several times.
+// TestSoonInVain: Soon polls rarely after polling has failed repeatedly, until polling has
+// succeeded several times.
 func TestSoonInVain(t *testing.T) {
 	if runtime.GOMAXPROCS(0) == 1 {
 		t.Skip("SKIPPED: nothing polls where there is one processor")

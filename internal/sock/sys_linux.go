@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrWouldBlock means that a read or write would have to wait. The engines handle it; their callers
-// never see it.
+// ErrWouldBlock means that a read or write would have to wait. Only engines see this error; callers
+// of an engine never do.
 var ErrWouldBlock = errors.New("sock: would block")
 
-// A Vec is one piece of memory of a scattered read or gathered write.
+// A Vec is a piece of memory of a scattered read or gathered write.
 type Vec = unix.Iovec
 
 const (
-	// manyPlaces is the least number of places in a ReadV that is meant for more than one long frame.
+	// manyPlaces is the least number of places in a ReadV meant for several long frames.
 	manyPlaces = 4
 
-	// mostVecs is the greatest number of places in one system call (UIO_MAXIOV).
+	// mostVecs is the greatest number of places in a system call (UIO_MAXIOV).
 	mostVecs = 1024
 )
 
-// The calls below use RawSyscall, because none of them waits: informing the scheduler would cost
-// more than it saves. The descriptor itself is in blocking mode (see ReadV), so each call passes
-// MSG_DONTWAIT.
+// The calls below use RawSyscall, because no call waits: informing the scheduler would cost more
+// than the call may save. The descriptor itself is in blocking mode (see ReadV), so each call
+// passes MSG_DONTWAIT.
 
 // Read reads like recv(2). n == 0 without an error is the end of the stream. The error is
 // ErrWouldBlock if nothing has arrived. [reader]
@@ -70,7 +70,7 @@ func (s *Socket) Unread() bool {
 	return n > 0 || err != nil
 }
 
-// Pending returns the number of bytes that can be read, and 0 after an error. [reader]
+// Pending returns the number of readable bytes, and 0 after an error. [reader]
 func (s *Socket) Pending() int {
 	if r := s.rings; r != nil {
 		n, _ := r.in.Available()
@@ -87,7 +87,7 @@ func (s *Socket) Pending() int {
 // does.
 var noOffset atomic.Bool
 
-// PeeksAhead reports whether PeekAt works on this system: true until a PeekAt was refused.
+// PeeksAhead reports whether the system supports PeekAt: true until a PeekAt was refused.
 func PeeksAhead() bool { return !noOffset.Load() }
 
 // PeekAt is Peek at the bytes after the first off bytes. Later calls of Peek begin there too, until
@@ -134,8 +134,8 @@ func recv(fd int, p []byte, flags uintptr) (int, error) {
 }
 
 // recvRights is recv of a message with up to most descriptors; most is at most 3. The caller owns
-// files. If the message has more descriptors, or this process has no room for all of them,
-// recvRights closes them and returns nil.
+// files. If the message has more descriptors, or the process has no room for all, recvRights closes
+// all of the descriptors and returns nil.
 func recvRights(fd int, p []byte, most int) (n int, files []int, err error) {
 	var oob [unix.SizeofCmsghdr + 4*4]byte
 	v := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
@@ -175,8 +175,8 @@ func parseRights(oob []byte, cut bool, most int) (files []int) {
 	return files
 }
 
-// ReadV is Read into several places, in order. scratch is working memory that one caller passes to
-// all its calls. [reader]
+// ReadV is Read into several places, in order. scratch is working memory, the same for all calls of
+// a caller. [reader]
 func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	if r := s.rings; r != nil {
 		return r.result(r.in.ReadV(places))
@@ -191,8 +191,8 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	defer clear(v)
 	flags := unix.MSG_DONTWAIT
 	if len(v) >= manyPlaces && s.Pending() > 0 {
-		// Bytes have arrived and nobody else reads, so the call does not wait with either flag. Without
-		// MSG_DONTWAIT the call also takes bytes that arrive while it copies.
+		// Bytes have arrived and nobody else reads, so the call does not wait with either flag.
+		// Without MSG_DONTWAIT the call also takes bytes arriving during the copy.
 		flags = 0
 	}
 	for {
@@ -212,8 +212,8 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	}
 }
 
-// Write writes like send(2), and returns the number of bytes taken, which may be less than len(p).
-// The error is ErrWouldBlock if there is no room. [writer]
+// Write writes like send(2), and returns the number of bytes taken, possibly less than len(p). The
+// error is ErrWouldBlock if there is no room. [writer]
 func (s *Socket) Write(p []byte) (int, error) {
 	if r := s.rings; r != nil {
 		raceRelease(r.tcp)
@@ -239,7 +239,7 @@ func send(fd int, p []byte) (int, error) {
 	}
 }
 
-// Reserve returns n bytes of memory for the caller to fill; Commit then writes all of them. Reserve
+// Reserve returns n bytes of memory for the caller to fill; Commit then writes all n bytes. Reserve
 // returns nil if the kernel moves the bytes, or if there may be no room for n bytes. The peer can
 // read and change the memory. [writer]
 func (s *Socket) Reserve(n int) []byte {
@@ -249,7 +249,7 @@ func (s *Socket) Reserve(n int) []byte {
 	return nil
 }
 
-// Commit writes the n bytes that the last Reserve returned. [writer]
+// Commit writes the n bytes returned by the last Reserve. [writer]
 func (s *Socket) Commit(n int) {
 	r := s.rings
 	raceRelease(r.tcp)

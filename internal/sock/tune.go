@@ -10,15 +10,15 @@ import (
 // Tuning is the set of options for the socket of a connection.
 type Tuning struct {
 	// Congestion names the congestion control algorithm; "" keeps the system's default. Between
-	// processes of one host "reno" is often much faster than "bbr". An algorithm the system does
-	// not have is an error.
+	// processes of a host "reno" is often much faster than "bbr". An algorithm the system does not
+	// have is an error.
 	Congestion string
 
 	// KeepAlive is the TCP keepalive period. 0 keeps the default of package net (15 s); a negative
 	// value turns keepalive off.
 	KeepAlive time.Duration
 
-	// SameHost says whether a listener offers shared memory to dialers of this host.
+	// SameHost says whether a listener offers shared memory to dialers of the same host.
 	SameHost samehost.Policy
 
 	// SameHostDir is the directory where a listener meets dialers of other network namespaces,

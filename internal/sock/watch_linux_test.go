@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestResetBeforeFirstSleep checks that a reset between the last read of a socket and the first
-// sleep at it ends the sleep, in either direction.
+// TestResetBeforeFirstSleep: a reset between the last read of a socket and the first sleep at it
+// ends the sleep, in either direction.
 func TestResetBeforeFirstSleep(t *testing.T) {
 	for _, events := range []uint32{unix.EPOLLIN | unix.EPOLLRDHUP, unix.EPOLLOUT} {
 		nc, peer := testkit.TCPPair(t)
