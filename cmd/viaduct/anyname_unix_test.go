@@ -104,7 +104,7 @@ func TestLeftOut(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 
-			// Unlike put, the server does not follow a link that leads out of its directory.
+			// Unlike put, the server does not follow a link leading out of the served directory.
 			_, urls = start(t, 1, "serve", "--root", from, "--listen", listenURL(scheme, "127.0.0.1"))
 			back := t.TempDir()
 			fails(t, 1, "5 left out", "get", "-r", urls[0], "-o", back)

@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/sock"
 )
 
-// TestBench checks that bench measures every transport and operation, with plain TCP as baseline.
+// TestBench: bench measures every transport and operation, with plain TCP as baseline.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]func(*testing.T){"all": benchAll, "paths": benchBothPaths, "two hosts": benchTwoHosts, "refused": benchRefused} {
@@ -59,7 +59,8 @@ func benchAll(t *testing.T) {
 }
 
 // benchBothPaths: without --transports, bench measures each transport once through shared memory
-// and once with samehost=off. In builds without shared memory it measures each transport once.
+// and once with samehost=off. In builds without shared memory there is only one measurement per
+// transport.
 func benchBothPaths(t *testing.T) {
 	paths := map[string]bool{}
 	for _, x := range document(t, good(t, "bench", "--ops", "wait", "--sizes", "64", "--rounds", "1", "--time", "1ms", "--json"))["rows"].([]any) {
@@ -101,8 +102,8 @@ func benchRefused(t *testing.T) {
 	}
 }
 
-// TestBenchIntervals: -i reports on a measurement while it runs. Rows are printed as soon as they
-// are known, with --json one per line.
+// TestBenchIntervals: -i reports on a measurement while it runs. Each row is printed as soon as its
+// figures are known; with --json, each row is a line.
 func TestBenchIntervals(t *testing.T) {
 	t.Parallel()
 	args := strings.Fields("bench --transports vitcp --ops send,wait --sizes 4K --rounds 2 --time 60ms -i 20ms")

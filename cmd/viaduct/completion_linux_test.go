@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// completed returns the output of the verb __complete: completions of the last word, one per line.
+// completed returns the output of the verb __complete: completions of the last word, each on a
+// line.
 func completed(t *testing.T, words ...string) string {
 	t.Helper()
 	return good(t, append([]string{"__complete"}, words...)...).stdout
 }
 
-// TestCompletion: addresses, their parameters and values, lists and fixed words are completed.
-// Operands that are files are completed as files.
+// TestCompletion: addresses, their parameters and values, lists and fixed words are completed. File
+// operands are completed as files.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -80,8 +81,8 @@ func TestCompletionRunning(t *testing.T) {
 	}
 }
 
-// shellWith returns the path of a shell, and an environment in which viaduct is this test binary.
-// It skips the test if the shell is not installed.
+// shellWith returns the path of a shell, and an environment where viaduct is this test binary.
+// shellWith skips the test if the shell is not installed.
 func shellWith(t *testing.T, shell string) (path string, env []string) {
 	t.Helper()
 	path, err := exec.LookPath(shell)
@@ -166,7 +167,7 @@ func typing(t *testing.T, c *exec.Cmd, first, shown string) func(typed, shown st
 	return show
 }
 
-// TestCompletionFish checks the completions that fish computes with viaduct's script.
+// TestCompletionFish checks the completions fish computes with viaduct's script.
 func TestCompletionFish(t *testing.T) {
 	t.Parallel()
 	path, env := shellWith(t, "fish")
@@ -191,8 +192,8 @@ func TestCompletionZsh(t *testing.T) {
 	show("vi\t", "vitcp://")
 }
 
-// overstruck matches a character with the backspace that precedes its repetition: that is how
-// terminals are sent bold and underlined letters.
+// overstruck matches a character and the backspace before its repetition. Programs send bold and
+// underlined letters to terminals in this form.
 var overstruck = regexp.MustCompile(".\b")
 
 // TestMan: every verb has a manual page, and groff and mandoc report no error in any page.

@@ -8,7 +8,7 @@ import (
 )
 
 // TestConfig: services read their flags from a file, the command line takes precedence, and each
-// mistake is reported with its line.
+// mistake is reported with the line number.
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -109,8 +109,8 @@ config = "y"
 	fails(t, 1, "no such file", "serve", "--config", filepath.Join(dir, "none"))
 }
 
-// TestConfigDefaults: the file overrides --default, and the command line overrides the file. The
-// file may be missing if its name begins with -.
+// TestConfigDefaults: the file overrides --default, and the command line overrides the file. A file
+// whose name begins with - may be missing.
 func TestConfigDefaults(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// conformReport runs conform --json, which must exit with want, and returns the report.
+// conformReport runs conform --json, checks the exit code want, and returns the report.
 func conformReport(t *testing.T, want int, args ...string) (r conform.Report) {
 	t.Helper()
 	out := run(t, append([]string{"conform", "--json"}, args...)...)
@@ -30,7 +30,8 @@ func conformReport(t *testing.T, want int, args ...string) (r conform.Report) {
 	return r
 }
 
-// allPass checks that at least five cases ran and passed, or were skipped for lack of --dangerous.
+// allPass fails the test unless at least five cases ran, and all cases passed or were skipped for
+// lack of --dangerous.
 func allPass(t *testing.T, r conform.Report) {
 	t.Helper()
 	for _, x := range r.Results {
@@ -43,7 +44,7 @@ func allPass(t *testing.T, r conform.Report) {
 	}
 }
 
-// conformPeers are the servers that conform tests.
+// conformPeers are the servers tested by conform.
 var conformPeers = []struct {
 	scheme, listen string
 	args           []string
@@ -55,7 +56,7 @@ var conformPeers = []struct {
 	{"portmap", "127.0.0.1:0", []string{"portmap", "serve", "--map", "127.0.0.1:80=127.0.0.1:8080", "--listen"}},
 }
 
-// TestConform checks that this build passes all cases, in every protocol and role.
+// TestConform: this build passes all cases, in every protocol and role.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	for _, p := range conformPeers {
@@ -78,7 +79,7 @@ func TestConform(t *testing.T) {
 	}
 }
 
-// conformDialers are the clients that conform tests.
+// conformDialers are the clients tested by conform.
 var conformDialers = []struct {
 	scheme, listen, command string
 }{
@@ -89,10 +90,10 @@ var conformDialers = []struct {
 	{"portmap", "portmap://127.0.0.1:0", "portmap query 127.0.0.1:80 --server {address}"},
 }
 
-// conformTarget returns an address in the form that conform expects: portmap:// for udp://.
+// conformTarget returns an address in the form expected by conform: portmap:// for udp://.
 func conformTarget(url string) string { return strings.Replace(url, "udp://", "portmap://", 1) }
 
-// TestConformReports checks the formats of the report, and that invalid arguments are refused.
+// TestConformReports checks the formats of the report, and the refusal of invalid arguments.
 func TestConformReports(t *testing.T) {
 	t.Parallel()
 	_, urls := start(t, 1, "echo", "--listen", "iwarp://127.0.0.1:0")
@@ -161,7 +162,7 @@ func TestConformWait(t *testing.T) {
 	fails(t, 2, "negative", "conform", "iwarp://127.0.0.1:1", "--wait", "-1s")
 }
 
-// TestConformRows: every requirement that a case names exists.
+// TestConformRows: every requirement named by a case exists.
 func TestConformRows(t *testing.T) {
 	t.Parallel()
 	var known strings.Builder
@@ -206,7 +207,7 @@ func TestConformRows(t *testing.T) {
 	}
 }
 
-// conformFaults lists the faults of internal/fault, each with the requirement that it violates.
+// conformFaults lists the faults of internal/fault, each with the violated requirement.
 var conformFaults = []struct {
 	name, scheme, row string
 }{
@@ -280,7 +281,7 @@ var conformDialFaults = []struct {
 	{"fcvi-unconfirmed", "fcvi", "FCVI-5.3.2-9"},
 }
 
-// TestConformFaults runs conform against a build with deliberate faults, one fault at a time.
+// TestConformFaults runs conform against a build with deliberate faults, a single fault at a time.
 // conform must report the violated requirement.
 func TestConformFaults(t *testing.T) {
 	t.Parallel()
@@ -325,7 +326,7 @@ func TestConformFaults(t *testing.T) {
 	wg.Wait()
 }
 
-// found runs conform, which must exit with 1 and report a failure of the requirement row.
+// found runs conform. conform must exit with 1 and report a failure of the requirement row.
 func found(t *testing.T, fault, row string, args ...string) {
 	out := run(t, append([]string{"conform", "--json", "--patience", "2s"}, args...)...)
 	var r conform.Report
@@ -345,8 +346,8 @@ func found(t *testing.T, fault, row string, args ...string) {
 	}
 }
 
-// startFaulty starts the server of a scheme with one fault, and returns its process and address. If
-// the server does not start, the process is nil and the test has failed.
+// startFaulty starts the server of a scheme with one fault, and returns the server's process and
+// address. If the server does not start, the process is nil and the test has failed.
 func startFaulty(t *testing.T, binary, fault, scheme string) (*exec.Cmd, string) {
 	for _, p := range conformPeers {
 		if p.scheme != scheme {

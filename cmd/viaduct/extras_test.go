@@ -26,8 +26,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// certificate writes a certificate for 127.0.0.1 and its key as files in dir. change, if not nil,
-// modifies the certificate before signing.
+// certificate writes a certificate for 127.0.0.1 and the private key as files in dir. change, if
+// not nil, modifies the certificate before signing.
 func certificate(t *testing.T, dir string, change func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -76,8 +76,8 @@ func TestTLS(t *testing.T) {
 				t.Errorf("without TLS: exit %d", r.code)
 			}
 
-			// With --tls alone, the server makes a certificate for this run, and clients identify
-			// the server by the certificate's fingerprint.
+			// With --tls alone, the server makes a temporary certificate, and clients identify the
+			// server by the certificate's fingerprint.
 			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--tls")
 			srv.waitStderr("tls-pin=")
 			pin := regexp.MustCompile("tls-pin=([0-9a-f]{64})").FindStringSubmatch(srv.stderr())[1]
@@ -87,8 +87,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTLSRefused: a client refuses an expired certificate, and one of another authority or host. A
-// listener that asks for client certificates refuses a client without one.
+// TestTLSRefused: a client refuses an expired certificate, and a certificate of another authority
+// or host. A listener asking for client certificates refuses a client without a certificate.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -120,8 +120,8 @@ func TestTLSRefused(t *testing.T) {
 	fails(t, 1, "certificate required", "ping", urls[0], "-c", "1", "--tls-ca", cert)
 }
 
-// TestTLSProxy: a proxy removes and adds TLS, with SDP on the side that uses TLS, and passes on a
-// half-close and a broken connection.
+// TestTLSProxy: a proxy removes and adds TLS, with SDP on the TLS side, and passes on a half-close
+// and a broken connection.
 func TestTLSProxy(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t, t.TempDir(), nil)
@@ -322,7 +322,7 @@ func TestDemo(t *testing.T) {
 	}
 	fails(t, 1, "no such file", "demo", filepath.Join(t.TempDir(), "none"))
 
-	// demo prints its first line before the transfer. Here the server does not start.
+	// demo prints the first line before the transfer. Here the server does not start.
 	c := command(t.Context(), "demo", file)
 	c.Env = append(c.Env, "VIADUCT_SDP=nonsense=1")
 	if out, err := c.Output(); err == nil || !strings.HasPrefix(string(out), "transport ") {
@@ -347,7 +347,7 @@ func captured(t *testing.T, scheme string, n int) []string {
 }
 
 // TestDecodeOwn: the captures of both sides of a transfer contain no error, and decode knows every
-// message in them.
+// captured message.
 func TestDecodeOwn(t *testing.T) {
 	t.Parallel()
 	layer := map[string]string{"vitcp": "vitcp", "iwarp": "rdmap", "sdp": "sdp", "fcvi": "fcvi"}

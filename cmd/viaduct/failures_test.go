@@ -54,7 +54,7 @@ func TestPlainAtTLS(t *testing.T) {
 	}
 }
 
-// TestForbidden: get of a file that the server may not read fails, and the error names status 403.
+// TestForbidden: get of a file not readable by the server fails, and the error names status 403.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" || os.Geteuid() == 0 {

@@ -37,7 +37,7 @@ func TestGuideURLs(t *testing.T) {
 	}
 }
 
-// TestHelpURLs: the help has every transport, and every parameter with its default and a sentence.
+// TestHelpURLs: the help has every transport, and every parameter with the default and a sentence.
 func TestHelpURLs(t *testing.T) {
 	t.Parallel()
 	r := good(t, "help", "urls")

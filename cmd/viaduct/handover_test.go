@@ -27,7 +27,8 @@ func TestHandover(t *testing.T) {
 		return startWith(t, func(c *exec.Cmd) {
 			if raceDetector {
 				// A connection moves only after the data in flight has arrived. Small buffers limit
-				// this data, because computing its checksums under the race detector takes seconds.
+				// the data in flight, because computing checksums of much data under the race
+				// detector takes seconds.
 				c.Env = append(c.Env, transport.SDPEnvironment+"=recv-buffers=8,recv-buffer-size=16448")
 			}
 		}, n, args...)
@@ -175,7 +176,7 @@ func TestHandover(t *testing.T) {
 		"--handover", filepath.Join(dir, "x"), "--tls")
 }
 
-// A counted buffer lets another goroutine read its length while it is written.
+// A counted buffer lets another goroutine read the length during a write.
 type counted struct {
 	b bytes.Buffer
 	n atomic.Int64
@@ -186,8 +187,8 @@ func (c *counted) Write(p []byte) (int, error) {
 	return c.b.Write(p)
 }
 
-// difference describes the first position where got differs from sent. It also searches each slice
-// for the 64 bytes of the other slice at that position.
+// difference describes the first position where got differs from sent. difference also searches
+// each slice for the other slice's 64 bytes at the first difference.
 func difference(sent, got []byte) string {
 	n := 0
 	for n < min(len(sent), len(got)) && sent[n] == got[n] {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestInterruptedClient checks that an interrupted ping ends its connection in an orderly way,
-// which the server's log shows. If ping is killed, the server must log a failure, except for
-// transports whose only end is that of TCP.
+// TestInterruptedClient: an interrupted ping ends the connection in an orderly way, and the server
+// logs no failure. If ping is killed, the server must log a failure, except over transports whose
+// only end of connection is TCP's.
 func TestInterruptedClient(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {

@@ -54,8 +54,8 @@ var jsonCases = map[string]jsonCase{
 	"wireshark":     {good: "--install --dir {dir}/plugins", bad: "--install --dir {file}"},
 }
 
-// TestJSON: with --json every verb prints only JSON on stdout, one document per line, when it
-// succeeds and when it fails. A failure is a document with the reason, or is part of the result.
+// TestJSON: with --json every verb prints only JSON on stdout, each document on a line, after
+// success and after failure. A failure is a document with the reason, or is part of the result.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	if got, want := leafVerbs(t), slices.Sorted(maps.Keys(jsonCases)); !slices.Equal(got, want) {
@@ -121,7 +121,7 @@ func (c jsonCase) runBad(t *testing.T, args []string) {
 	}
 }
 
-// documents decodes every line of s. A line that is no JSON fails the test and counts as {}.
+// documents decodes every line of s. A line without valid JSON fails the test and counts as {}.
 func documents(t *testing.T, s string) (all []any) {
 	t.Helper()
 	for line := range strings.Lines(s) {
@@ -135,7 +135,7 @@ func documents(t *testing.T, s string) (all []any) {
 	return all
 }
 
-// jsonPlaces creates the files and starts the servers that the names in braces stand for.
+// jsonPlaces creates the files and starts the servers for the names in braces.
 func jsonPlaces(t *testing.T) *strings.Replacer {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -156,7 +156,7 @@ func jsonPlaces(t *testing.T) *strings.Replacer {
 		"{rping}", rping[0][strings.LastIndexByte(rping[0], ':')+1:], "{closed}", "127.0.0.1:1")
 }
 
-// leafVerbs returns the verbs that the help lists. For a verb with subcommands it returns the
+// leafVerbs returns the verbs listed by the help. A verb with subcommands is replaced by the
 // subcommands, such as "portmap serve".
 func leafVerbs(t *testing.T) (all []string) {
 	t.Helper()
@@ -190,8 +190,7 @@ func leafVerbs(t *testing.T) (all []string) {
 	return all
 }
 
-// TestJSONUsage: with --json, a command line that cannot be parsed is reported as JSON, and so is
-// an unknown verb.
+// TestJSONUsage: with --json, invalid command lines and unknown verbs are reported as JSON.
 func TestJSONUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"ping", "ping --no-such-flag tcp://127.0.0.1:1", "no-such-verb", "portmap", "config none"} {

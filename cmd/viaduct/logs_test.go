@@ -83,7 +83,7 @@ func TestFilesQuiet(t *testing.T) {
 	}
 }
 
-// TestInterruptQuiet: a client interrupted in the middle of RDMA Reads ends its stream without an
+// TestInterruptQuiet: a client interrupted in the middle of RDMA Reads ends the stream without an
 // error at the server.
 func TestInterruptQuiet(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestInterruptQuiet(t *testing.T) {
 	}
 }
 
-// TestHints: the advice of an error fits its cause. A refused put names --writable, a missing file
+// TestHints: the advice of an error fits the cause. A refused put names --writable, a missing file
 // the path, and an unreadable local file no port.
 func TestHints(t *testing.T) {
 	t.Parallel()

@@ -29,8 +29,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// asCommand is an environment variable. If it is set, the test binary is the viaduct command, so
-// that tests start real processes, with the race detector if the tests use it.
+// asCommand is an environment variable that makes the test binary the viaduct command, so that
+// tests start real processes, with the race detector if the tests use it.
 const asCommand = "VIADUCT_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
 	}
-	// Tests that run at the same time share this process's limit on memory for shared rings, and
-	// the connections of TestEchoWaves alone reach the default limit.
+	// Tests running at the same time share the process's limit on memory for shared rings, and the
+	// connections of TestEchoWaves alone reach the default limit.
 	shm.SetLimit(4 * shm.DefaultLimit)
 	// Tests mostly wait for other processes, so run twice as many tests as there are processors.
 	flag.Parse()
@@ -52,8 +52,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// lengthy skips a long test of hostile programs, many repetitions or slow clocks, except at full length
-// and with the race detector, where .ci/run runs it. takes is its duration, for example "10 s".
+// lengthy skips a long test of hostile programs, many repetitions or slow clocks, except at full
+// length and with the race detector, where .ci/run runs it. takes is the duration of the test, for
+// example "10 s".
 func lengthy(t *testing.T, takes string) {
 	t.Helper()
 	if !raceDetector {
@@ -61,12 +62,12 @@ func lengthy(t *testing.T, takes string) {
 	}
 }
 
-// patience bounds the wait for events that normally take moments.
+// patience bounds the wait for events normally following within moments.
 const patience = 2 * testkit.Patience
 
 func command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, os.Args[0], args...)
-	// By default, the race detector makes every process sleep for a second at its end.
+	// By default, the race detector makes every process sleep for a second before the exit.
 	c.Env = append(os.Environ(), asCommand+"=1", "GORACE=atexit_sleep_ms=0 exitcode=66 "+os.Getenv("GORACE"))
 	c.WaitDelay = 5 * time.Second
 	return c
@@ -88,14 +89,15 @@ func lastLine(s string) string {
 	return s[strings.LastIndexByte(s, '\n')+1:]
 }
 
-// run runs a command without input to its end.
+// run runs a command without input until the command exits.
 func run(t *testing.T, args ...string) result {
 	t.Helper()
 	return runFrom(t, strings.NewReader(""), args...)
 }
 
 // runFrom is run with stdin as the input. Unless tests run at full length, the verbs in contained
-// run within this process, because starting a process takes several times as long as most commands.
+// run within the test process, because starting a process takes several times as long as most
+// commands.
 func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	t.Helper()
 	if !testkit.LongRuns() && len(args) > 0 && slices.Contains(contained, args[0]) && !slices.Contains(args, "--exec") {
@@ -117,12 +119,12 @@ func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	return r
 }
 
-// contained are the verbs that neither change the process they run in nor start another one.
+// contained are the verbs that neither change their own process nor start another process.
 var contained = []string{
 	"completion", "config", "conform", "decode", "get", "help", "ladder", "ls", "man", "ping", "put", "registry", "stat", "sync", "version", "vipl", "wireshark",
 }
 
-// runHere runs a short command within this process.
+// runHere runs a short command within the test process.
 func runHere(t *testing.T, args ...string) result {
 	t.Helper()
 	return runHereFrom(t, strings.NewReader(""), args...)
@@ -141,7 +143,7 @@ func runHereFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	return result{out.String(), errs.String(), code}
 }
 
-// A lockedText is an io.Writer that several goroutines may use. It collects their text.
+// A lockedText is an io.Writer for several goroutines, collecting all written text.
 type lockedText struct {
 	mu sync.Mutex
 	b  strings.Builder // guarded by mu
@@ -159,7 +161,7 @@ func (o *lockedText) String() string {
 	return o.b.String()
 }
 
-// good runs a command that must succeed.
+// good runs a command and fails the test if the command fails.
 func good(t *testing.T, args ...string) result {
 	t.Helper()
 	r := run(t, args...)
@@ -169,7 +171,7 @@ func good(t *testing.T, args ...string) result {
 	return r
 }
 
-// fails runs a command that must exit with code. The last line on stderr must contain reason and
+// fails runs a command and checks the exit code. The last line on stderr must contain reason and
 // end with advice in parentheses.
 func fails(t *testing.T, code int, reason string, args ...string) {
 	t.Helper()
@@ -192,14 +194,14 @@ type proc struct {
 	done chan struct{}
 }
 
-// start starts a command, waits until it listens, and returns the n addresses that it prints. The
+// start starts a command, waits until the command listens, and returns the n printed addresses. The
 // process is killed at the end of the test.
 func start(t *testing.T, n int, args ...string) (*proc, []string) {
 	t.Helper()
 	return startWith(t, func(*exec.Cmd) {}, n, args...)
 }
 
-// startWith is start for a command that prepare has modified.
+// startWith is start for a command modified by prepare.
 func startWith(t *testing.T, prepare func(*exec.Cmd), n int, args ...string) (*proc, []string) {
 	t.Helper()
 	p := begin(t, prepare, args...)
@@ -214,7 +216,7 @@ func startWith(t *testing.T, prepare func(*exec.Cmd), n int, args ...string) (*p
 	return p, urls
 }
 
-// begin starts a command after prepare has modified it, and does not wait for its end.
+// begin starts a command after prepare has modified it, and does not wait for the exit.
 func begin(t *testing.T, prepare func(*exec.Cmd), args ...string) *proc {
 	t.Helper()
 	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, 1000),
@@ -288,7 +290,7 @@ func (p *proc) waitStderr(text string) {
 	eventually(p.t, "log line with "+text, func() bool { return strings.Contains(p.stderr(), text) })
 }
 
-// stop sends a signal, waits for the end of the process, and returns its exit code.
+// stop sends a signal, waits for the end of the process, and returns the exit code.
 func (p *proc) stop(s syscall.Signal) int {
 	p.t.Helper()
 	p.cmd.Process.Signal(s)
@@ -327,8 +329,8 @@ func each(t *testing.T, f func(t *testing.T, scheme, listen string)) {
 	}
 }
 
-// schemes returns the transports for a test of behaviour common to all transports. At full length
-// these are all transports, otherwise one for messages and one for streams.
+// schemes returns the transports for a test of behaviour common to all transports. At full length,
+// schemes returns all transports, otherwise a message and a stream transport.
 func schemes() []string {
 	if testkit.LongRuns() {
 		return transport.Names()
@@ -381,7 +383,7 @@ func same(t *testing.T, path string, want []byte) {
 	}
 }
 
-// files returns the sorted paths of all files below dir, relative to dir, including hidden ones.
+// files returns the sorted paths of all files below dir, relative to dir, including hidden files.
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {

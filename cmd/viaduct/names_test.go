@@ -15,7 +15,7 @@ func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	reg := "file:" + filepath.Join(dir, "names")
 	start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--registry", reg, "--register", "plant1")
-	// plant2 has joined plant1, and serves members of its own.
+	// plant2 has joined plant1, and serves other members.
 	start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--registry", reg,
 		"--join", "plant1", "--register", "plant2")
 	start(t, 1, "echo", "--listen", "fcvi://10.0.0.1/echo?fabric=plant1", "--registry", reg, "--register", "node1")

@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestNVMeServe connects a queue to a file and to memory that are served as disks. ps must list the
-// queue, and the metrics must count it.
+// TestNVMeServe connects a queue to a file and to memory served as disks. ps must list the queue,
+// and the metrics must count the queue.
 func TestNVMeServe(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "disk")

@@ -16,8 +16,8 @@ import (
 // TestGetInto: get writes into a directory, into a device and into a pipe.
 func TestGetInto(t *testing.T) {
 	t.Parallel()
-	// The test uses its own name for the device: a command that replaced the device by a file would
-	// otherwise damage the system.
+	// The test uses another name for the device: otherwise, a command replacing the device by a
+	// file would damage the system.
 	null := filepath.Join(t.TempDir(), "null")
 	if err := os.Symlink(os.DevNull, null); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestGetInto(t *testing.T) {
 			if code := cl.wait(); code != 0 {
 				t.Errorf("exit %d: %s", code, cl.stderr())
 			}
-			// An interrupted command ends even if it writes to a pipe without a reader.
+			// An interrupted command ends even while writing to a pipe without a reader.
 			soon(t, "the end of a get to a pipe without a reader", func() time.Duration {
 				cl, _ := start(t, 0, "get", u, "-o", fifo, "--metrics", "127.0.0.1:0")
 				cl.waitStderr("msg=metrics") // before that line, the signal would kill the command
@@ -75,7 +75,7 @@ func TestGetInto(t *testing.T) {
 				t.Errorf("left %s", got)
 			}
 
-			// get reports that a directory is not a file, also over HTTP.
+			// get refuses a directory with the error "is a directory", also over HTTP.
 			fails(t, 1, "is a directory", "get", at(urls[0], "d"), "-o", filepath.Join(work, "x"))
 			fails(t, 1, "is a directory", "get", at(urls[0], "d/"), "-o", filepath.Join(work, "x"))
 			if got := strings.Join(files(t, work), " "); got != "f fifo" {
@@ -95,9 +95,9 @@ func stopped(t *testing.T, p *proc, s syscall.Signal, code int) time.Duration {
 	return time.Since(began)
 }
 
-// soon checks that an interrupted command ends within interruptBound. try interrupts a command and
-// returns how long its end took. soon calls try up to five times, because a process may wait longer
-// than that for a processor.
+// soon checks the end of an interrupted command within interruptBound. try interrupts a command and
+// returns the time until the exit. soon calls try up to five times, because a process may wait
+// longer than interruptBound for a processor.
 func soon(t *testing.T, what string, try func() time.Duration) {
 	t.Helper()
 	least := time.Hour
@@ -109,11 +109,11 @@ func soon(t *testing.T, what string, try func() time.Duration) {
 	t.Errorf("%s took %v", what, least)
 }
 
-// interruptBound is above the 0.7 seconds for which an interrupted command waits for a peer. It is
-// below the 2, 3, 5 and 10 seconds of the protocols' own timers.
+// interruptBound is above the 0.7 seconds an interrupted command waits for a peer, and below the 2,
+// 3, 5 and 10 seconds of the protocols' own timers.
 const interruptBound = 1800 * time.Millisecond
 
-// TestInterruptStopped: an interrupted command ends although its peer is suspended.
+// TestInterruptStopped: an interrupted command ends although the peer is suspended.
 func TestInterruptStopped(t *testing.T) {
 	lengthy(t, "12 s")
 	t.Parallel()
@@ -123,7 +123,8 @@ func TestInterruptStopped(t *testing.T) {
 	}
 	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
-			// stopOne starts a server and a client, suspends one of them and interrupts the other.
+			// stopOne starts a server and a client, with suspendServer suspends the server and
+			// interrupts the client, otherwise the reverse.
 			stopOne := func(server []string, client func(url string) []string, suspendServer bool, sig syscall.Signal, code int) func() time.Duration {
 				return func() time.Duration {
 					srv, urls := start(t, 1, server...)
@@ -239,7 +240,7 @@ func blamed(t *testing.T, p *proc) {
 	}
 }
 
-// TestTruncated: both sides report that a file was truncated during its transfer.
+// TestTruncated: both sides report the truncation of a file during the transfer.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"iwarp", "fcvi"} {

@@ -97,9 +97,9 @@ func TestNC(t *testing.T) {
 	})
 }
 
-// TestNCAborted: a peer ends its own direction of a connection and then resets it, so that nc's
-// data is lost. nc reports the loss and exits with 1, whether its input ends before or after the
-// reset. [SDP-8.2.2-4] [SDP-8.2.1-22]
+// TestNCAborted: a peer ends the sending direction of a connection and then resets the connection,
+// so that nc's data is lost. nc reports the loss and exits with 1, whether nc's input ends before
+// or after the reset. [SDP-8.2.2-4] [SDP-8.2.1-22]
 func TestNCAborted(t *testing.T) {
 	t.Parallel()
 	for _, before := range []bool{true, false} {
@@ -144,8 +144,8 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// startRaw starts a listening command with a file as its input, and returns its address. The
-// returned function waits for the end and returns stdout, which has only received bytes: the
+// startRaw starts a listening command with a file as input, and returns the command's address. The
+// returned function waits for the end and returns stdout. stdout holds only received bytes: the
 // listening line is on stderr.
 func startRaw(t *testing.T, input string, args ...string) (func() []byte, string) {
 	t.Helper()
@@ -195,7 +195,7 @@ func startRaw(t *testing.T, input string, args ...string) (func() []byte, string
 	}, u
 }
 
-// TestPeer: two nc processes that dial each other exchange their inputs.
+// TestPeer: two nc processes dialling each other exchange their inputs.
 func TestPeer(t *testing.T) {
 	t.Parallel()
 	for _, tr := range transport.All() {
@@ -223,8 +223,8 @@ func TestPeer(t *testing.T) {
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
-		// Choose a port below the range from which the kernel assigns ports to outgoing
-		// connections, because the kernel could assign it again before the test listens.
+		// Choose a port below the kernel's range for outgoing connections, because the kernel could
+		// assign the port again before the test listens.
 		port := 12000 + rand.IntN(20000)
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {

@@ -2,5 +2,6 @@
 
 package main
 
-// asProgram returns false: on this system, the test binary cannot act as another program.
+// asProgram returns false: the test binary acts as another program only on Linux for amd64 and
+// arm64.
 func asProgram() bool { return false }

@@ -17,9 +17,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestMappedService: the address in a URL with portmap= is that of a TCP service. get reaches the
-// service over SDP if the Port Mapper returns a mapping that works. Otherwise, also if no Port
-// Mapper answers, get uses plain TCP. [D-71]
+// TestMappedService: the address in a URL with portmap= belongs to a TCP service. get reaches the
+// service over SDP if the Port Mapper returns a working mapping. Otherwise, also if no Port Mapper
+// answers, get uses plain TCP. [D-71]
 func TestMappedService(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -86,7 +86,7 @@ func TestSDPSettings(t *testing.T) {
 	}
 }
 
-// TestFabric: two NICs reach each other in a fabric that is a separate process, and across two
+// TestFabric: two NICs reach each other in a fabric served by a separate process, and across two
 // linked fabrics.
 func TestFabric(t *testing.T) {
 	t.Parallel()
@@ -112,7 +112,7 @@ func TestFabric(t *testing.T) {
 	fails(t, 1, "join", "fabric", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1")
 }
 
-// TestFabricRestart: after a fabric was killed and restarted, its members and the linked fabrics
+// TestFabricRestart: after a fabric was killed and restarted, the members and the linked fabrics
 // reconnect. The members log the loss at the default level. [FCFS-3.2-5]
 func TestFabricRestart(t *testing.T) {
 	t.Parallel()
@@ -149,9 +149,9 @@ func TestFabricRestart(t *testing.T) {
 	}
 }
 
-// withPrograms skips a test that runs a foreign program, unless tests run at full length. Dozens of
-// such tests take longer than all others together. Tests that only need a shell or a C compiler are
-// not skipped.
+// withPrograms skips a test of a foreign program, unless tests run at full length. Dozens of tests
+// with foreign programs take longer than all others together. Tests needing only a shell or a C
+// compiler are not skipped.
 func withPrograms(t *testing.T, name string) {
 	t.Helper()
 	if name != "sh" && name != "cc" && !testkit.LongRuns() {
@@ -182,8 +182,8 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(b)
 }
 
-// tunnel starts a proxy from TCP to SDP and one from SDP to TCP, which connects to the address to.
-// It returns the TCP address of the first proxy.
+// tunnel starts a proxy from TCP to SDP and a proxy from SDP to TCP. The second proxy connects to
+// the address to. tunnel returns the TCP address of the first proxy.
 func tunnel(t *testing.T, to string) (host, port string) {
 	t.Helper()
 	_, far := start(t, 1, "proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://"+to)
@@ -195,7 +195,8 @@ func tunnel(t *testing.T, to string) (host, port string) {
 	return host, port
 }
 
-// daemon starts a program, waits until it listens at a port, and kills it at the end of the test.
+// daemon starts a program, waits until the program listens at a port, and kills the program at the
+// end of the test.
 func daemon(t *testing.T, port int, name string, args ...string) {
 	t.Helper()
 	c := exec.Command(name, args...)
@@ -281,7 +282,7 @@ func TestFetchers(t *testing.T) {
 	}
 }
 
-// TestRedis runs redis-benchmark through SDP, which must report no error.
+// TestRedis runs redis-benchmark through SDP, and fails if redis-benchmark reports an error.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server, bench := program(t, "redis-server"), program(t, "redis-benchmark")
@@ -318,7 +319,7 @@ func TestIperf(t *testing.T) {
 		args := append([]string{"-c", host, "-p", near, "-t", "1", "-J"}, extra...)
 		var b []byte
 		var err error
-		// The server accepts one client at a time, and needs a moment between two.
+		// The server accepts one client at a time, and needs a moment between two clients.
 		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			b, err = exec.CommandContext(ctx, iperf, args...).CombinedOutput()

@@ -42,8 +42,8 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// unlock unlocks the slave end of a terminal, and returns its number. unlock does not call Fd,
-// because reads would then block without regard to deadlines.
+// unlock unlocks the slave end of a terminal, and returns the terminal's number. unlock does not
+// call Fd, because reads would then block without regard to deadlines.
 func unlock(master *os.File) (n int, err error) {
 	raw, err := master.SyscallConn()
 	if err != nil {
@@ -63,9 +63,9 @@ func onTerminal(t *testing.T, args ...string) string {
 	return watchTerminal(t, false, func(string) {}, args...)
 }
 
-// watchTerminal is onTerminal that also calls seen with all text shown so far, each time more
-// appears. If both is set, stdout is the terminal too. A command that has not ended after patience
-// gets SIGQUIT, so that the failure shows its goroutines.
+// watchTerminal is onTerminal, and also calls seen with all text shown so far, each time more
+// appears. If both is set, stdout is the terminal too. A command running longer than patience gets
+// SIGQUIT, so that the failure shows the goroutines.
 func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...string) string {
 	t.Helper()
 	master, slave := terminal(t)
@@ -124,7 +124,7 @@ func TestDemoBar(t *testing.T) {
 	}
 }
 
-// TestPutBar: once the server has all bytes of a file, the bar says that the server verifies them,
+// TestPutBar: once the server has all bytes of a file, the bar reports verification by the server,
 // until the response arrives.
 func TestPutBar(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,7 @@ func TestTotalDraws(t *testing.T) {
 }
 
 // TestTreeBar: on a terminal, a copy of many files has one bar with the number of files, their
-// bytes, the rate and the time left. To a stdout that is no terminal, put prints a line per file.
+// bytes, the rate and the time left. If stdout is no terminal, put prints a line per file.
 func TestTreeBar(t *testing.T) {
 	lengthy(t, "9 s")
 	t.Parallel()

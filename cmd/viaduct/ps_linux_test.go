@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestPsRun: ps lists a program under viaduct run with the SDP connection that carries the
-// program's TCP connection, and with the reason.
+// TestPsRun: ps lists a program under viaduct run with the SDP connection for the program's TCP
+// connection, and with the reason.
 func TestPsRun(t *testing.T) {
 	psDir(t)
 	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")

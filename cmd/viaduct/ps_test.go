@@ -20,7 +20,7 @@ import (
 	"viaduct/sdp"
 )
 
-// psDir sets a run directory of this test, and returns the directory of viaduct in it.
+// psDir sets a separate run directory for the test, and returns viaduct's subdirectory.
 func psDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ps") // short: a socket's path is limited
@@ -42,7 +42,7 @@ func psList(t *testing.T) (doc struct{ Processes []status.Process }) {
 }
 
 // TestPs: ps lists the connections of every transport at both ends, with the path of the bytes and
-// the reason for that path. A stopped process does not block ps, and a killed one is no longer
+// the reason for the path. A stopped process does not block ps, and a killed process is no longer
 // listed.
 func TestPs(t *testing.T) {
 	dir := psDir(t)
@@ -151,8 +151,8 @@ func TestPs(t *testing.T) {
 	}
 }
 
-// TestPsWatchCost checks that ps --watch needs at most 2 % of a processor for 500 connections, at
-// its default interval.
+// TestPsWatchCost: ps --watch needs at most 2 % of a processor for 500 connections, at the default
+// interval.
 func TestPsWatchCost(t *testing.T) {
 	psDir(t)
 	echo, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")
@@ -168,7 +168,7 @@ func TestPsWatchCost(t *testing.T) {
 		d := psList(t)
 		return len(d.Processes) == 1 && len(d.Processes[0].Conns) == conns
 	})
-	// watch returns the processor time that ps needs for a number of lists.
+	// watch returns the processor time used by ps for a number of lists.
 	watch := func(interval time.Duration, lists int) time.Duration {
 		p := begin(t, func(*exec.Cmd) {}, "ps", "--watch", "--interval", interval.String())
 		for n := 0; n < lists; {
@@ -195,7 +195,8 @@ func TestPsWatchCost(t *testing.T) {
 	}
 }
 
-// cpuOf returns the processor time a process has used, or 0 if the system does not report it.
+// cpuOf returns the processor time a process has used, or 0 if the system does not report processor
+// times.
 func cpuOf(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -209,8 +210,7 @@ func cpuOf(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// TestPsTaken checks that nc is no longer listed as a listener after it has accepted its only
-// connection.
+// TestPsTaken: nc is no longer listed as a listener after accepting its only connection.
 func TestPsTaken(t *testing.T) {
 	psDir(t)
 	for _, u := range []string{"sdp://127.0.0.1:0", "vitcp://127.0.0.1:0/x"} {

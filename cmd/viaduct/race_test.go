@@ -2,5 +2,5 @@
 
 package main
 
-// raceDetector means that everything takes about ten times as long.
+// raceDetector is true in builds with -race, where everything takes about ten times as long.
 const raceDetector = true

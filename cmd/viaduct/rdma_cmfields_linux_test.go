@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A cmFields sends the commands of rdma_cm with each field wrong in turn. For each command it
-// creates an identifier in the required state.
+// A cmFields sends the commands of rdma_cm with each field wrong in turn. Before each command,
+// cmFields creates an identifier in the required state.
 type cmFields struct {
 	*rdmaFields
 	id, gone uint32
@@ -111,7 +111,7 @@ func (h *cmFields) body(c abi.CMCommand) abi.Body {
 	return b
 }
 
-// right sends a correct command, which must succeed.
+// right sends a correct command, and returns an error if the command fails.
 func (h *cmFields) right(c abi.CMCommand) error {
 	_, out := c.Lengths()
 	if err := h.cmCommand(c, out, h.body(c)); err != nil {
@@ -120,14 +120,14 @@ func (h *cmFields) right(c abi.CMCommand) error {
 	return nil
 }
 
-// create creates an identifier, which the following commands use.
+// create creates an identifier for the following commands.
 func (h *cmFields) create() error {
 	err := h.right(abi.CMCreateID)
 	h.id = h.word(0)
 	return err
 }
 
-// before brings the identifier into the state that a command requires.
+// before brings the identifier into the state required by a command.
 func (h *cmFields) before(c abi.CMCommand) (err error) {
 	do := func(c abi.CMCommand) {
 		if err == nil {
@@ -156,7 +156,7 @@ func (h *cmFields) before(c abi.CMCommand) (err error) {
 		do(abi.CMResolveRoute)
 		event(abi.EvRouteResolved)
 	case abi.CMAccept, abi.CMReject, abi.CMDisconnect:
-		// Create a listener, and an identifier that requests a connection from it.
+		// Create a listener, and an identifier requesting a connection from the listener.
 		do(abi.CMBindIP)
 		do(abi.CMQueryRoute)
 		h.port = uint16(h.scratch[138])<<8 | uint16(h.scratch[139])
@@ -182,7 +182,7 @@ func (h *cmFields) before(c abi.CMCommand) (err error) {
 	return err
 }
 
-// try sends a command with each of its fields wrong in turn, and then a correct one.
+// try sends a command with each field wrong in turn, and then a correct command.
 func (h *cmFields) try(c abi.CMCommand) (bad error) {
 	if err := h.create(); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (h *cmFields) try(c abi.CMCommand) (bad error) {
 }
 
 // managerFields tries the commands of rdma_cm with each field wrong. A refused command must have no
-// effect, so that a correct one then succeeds in the same state.
+// effect, so that a correct command then succeeds in the same state.
 func (h *rdmaFields) managerFields() (bad error) {
 	for _, c := range abi.CMCommands() {
 		if err := h.managerCommand(c); err != nil {

@@ -16,14 +16,14 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMADuplicates makes the test binary a program that uses its device through duplicates of the
-// descriptor. The value is "first", or "second SOCKET" for the program that gets them from the
-// first.
+// asRDMADuplicates makes the test binary a program whose device is used through duplicates of the
+// descriptor. The value is "first", or "second SOCKET" for the program receiving the duplicates
+// from the first.
 const asRDMADuplicates = "VIADUCT_TEST_RDMA_DUPLICATES"
 
 // A duplicate of a device's file accepts ioctl commands at any descriptor number, also in another
-// program that received the duplicate over a socket. Commands that are written need a number of the
-// reserved range. At another number they fail, and do not reach a ring.
+// program after a transfer over a socket. Written commands need a number of the reserved range. At
+// another number, written commands fail and do not reach a ring.
 func TestRDMADuplicates(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMADuplicates+"=first", os.Args[0])
@@ -95,8 +95,8 @@ func (h *rdmaAbuser) inside(uverbs, cm int) error {
 	return errors.Join(h.queryPort(), h.createID())
 }
 
-// reused puts other files at a descriptor number that has just been used for a command. uverbs is a
-// device file that has a context.
+// reused puts other files at a descriptor number just used for a command. uverbs is a device file
+// with a context.
 func (h *rdmaAbuser) reused(uverbs int) error {
 	second, err := unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -111,7 +111,7 @@ func (h *rdmaAbuser) reused(uverbs int) error {
 	defer unix.Close(pipe[1])
 	defer h.use(h.uverbs, h.cm, h.ioctls)
 	h.use(servedAt, h.cm, false)
-	// domain creates and destroys a protection domain. It returns the handle, which is not reused.
+	// domain creates and destroys a protection domain. The returned handle is not reused.
 	domain := func() (uint32, error) {
 		err := h.command(abi.AllocPD, 4, h.at(0))
 		pd := h.word(0)
@@ -188,7 +188,7 @@ func (h *rdmaAbuser) firstProgram() error {
 	if err := h.reused(uverbs); err != nil {
 		return fmt.Errorf("at a number of something else before: %w", err)
 	}
-	// The second program creates objects in the same context, which get handles above this one.
+	// The second program creates objects in the same context, with handles above this handle.
 	h.use(duplicateAt, duplicateAt+1, true)
 	if err := h.command(abi.AllocPD, 4, h.at(0)); err != nil {
 		return err

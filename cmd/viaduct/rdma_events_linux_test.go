@@ -14,11 +14,11 @@ import (
 )
 
 // asRDMAEvents makes the test binary a program that reads connection manager events, and checks
-// whether there are more.
+// whether the channel holds more.
 const asRDMAEvents = "VIADUCT_TEST_RDMA_EVENTS"
 
-// An event channel is readable only while it holds an event. If it stayed readable after the last
-// event was read, a library that polls would wait in get_event without end.
+// An event channel is readable only while an event is queued. If the channel stayed readable after
+// the last event was read, a polling library would wait in get_event without end.
 func TestRDMAEvents(t *testing.T) {
 	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", calm, asRDMAEvents+"=1", os.Args[0])

@@ -18,7 +18,7 @@ import (
 )
 
 // asRDMAObjects makes the test binary a program that creates and destroys objects of its RDMA
-// device. Each line that it reads starts its next part.
+// device. Each line read from stdin starts the program's next part.
 const asRDMAObjects = "VIADUCT_TEST_RDMA_OBJECTS"
 
 func rdmaObjects() error {
@@ -89,9 +89,9 @@ func rdmaObjects() error {
 	return h.command(abi.AllocPD, 8, answer)
 }
 
-// Objects that a program has closed leave nothing open in the supervisor, even if the kernel does
-// not report the close. If the supervisor runs out of descriptors, it fails commands itself: the
-// kernel would write unanswered commands into the rings.
+// A program's closed objects leave nothing open in the supervisor, even if the kernel does not
+// report the close. A supervisor without free descriptors fails commands itself: the kernel would
+// write unanswered commands into the rings.
 func TestRDMAObjects(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t, 0, "run", "--rdma", "--", "env", calm, asRDMAObjects+"=1", os.Args[0])
@@ -126,7 +126,7 @@ func TestRDMAObjects(t *testing.T) {
 }
 
 // asRDMASignals makes the test binary a program that opens rdma_cm repeatedly in a thread, while
-// signals interrupt this thread.
+// signals interrupt the thread.
 const asRDMASignals = "VIADUCT_TEST_RDMA_SIGNALS"
 
 func rdmaSignals() error {
@@ -162,7 +162,7 @@ func rdmaSignals() error {
 	return nil
 }
 
-// A signal that interrupts the opening of a device leaves no descriptor open in the program.
+// A signal during the opening of a device leaves no descriptor open in the program.
 func TestRDMASignals(t *testing.T) {
 	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", asRDMASignals+"=1", os.Args[0])

@@ -33,8 +33,8 @@ type rdmaFields struct {
 	foreign  map[abi.Kind][]uint64 // values of another program, used instead of other wrong values
 }
 
-// rdmaMakers are the commands that create objects, in order: a later one may use objects of earlier
-// ones.
+// rdmaMakers are the commands that create objects, in order: a later command may use the objects of
+// earlier commands.
 var rdmaMakers = []struct {
 	kind        abi.Kind
 	create, end abi.Command
@@ -72,7 +72,7 @@ func (h *rdmaFields) value(k abi.Kind) uint64 {
 	return rxeValue(h.have, k)
 }
 
-// wrong lists values that a field must not have, and the kernel's errors for these values.
+// wrong lists invalid values of a field, and the kernel's errors for the values.
 func (h *rdmaFields) wrong(k abi.Kind, out int) (values []uint64, says []unix.Errno) {
 	values, says = h.senseless(k, out)
 	if h.foreign != nil {
@@ -136,7 +136,7 @@ func put(b abi.Body, f abi.Field, v uint64) {
 	}
 }
 
-// room returns the number of bytes that the response of a command may have.
+// room returns the maximum length of a command's response in bytes.
 func room(c abi.Command) int {
 	if c&abi.Extended != 0 {
 		return abi.QueryDeviceExLen
@@ -165,8 +165,8 @@ func (h *rdmaFields) right(c abi.Command) error {
 	return nil
 }
 
-// setUp opens the device again. It creates two objects of each kind: one stays in have, and one is
-// destroyed, with its handle in gone.
+// setUp opens the device again. It creates two objects of each kind: the first stays in have, and
+// the second is destroyed, with the handle in gone.
 func (h *rdmaFields) setUp() (err error) {
 	if h.uverbs, err = unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (h *rdmaFields) setUp() (err error) {
 	return h.right(abi.ModifyQP)
 }
 
-// spare creates the object that c destroys. For other commands it does nothing.
+// spare creates the object that c destroys. For other commands spare does nothing.
 func (h *rdmaFields) spare(c abi.Command) error {
 	for _, m := range rdmaMakers {
 		if c == m.end {
@@ -210,7 +210,7 @@ func (h *rdmaFields) make(k abi.Kind, c abi.Command) error {
 }
 
 // tearDown destroys all objects. This succeeds only if no refused command has destroyed an object,
-// or created one that uses another.
+// or created an object that uses another.
 func (h *rdmaFields) tearDown() error {
 	for _, m := range slices.Backward(rdmaMakers) {
 		if m.kind == abi.Channel {
@@ -222,8 +222,7 @@ func (h *rdmaFields) tearDown() error {
 	return unix.Close(h.uverbs)
 }
 
-// try sends a command with each of its fields wrong in turn. A command that destroys an object gets
-// one that is not in use.
+// try sends a command with each field wrong in turn. A destroying command gets an unused object.
 func (h *rdmaFields) try(c abi.Command) (bad error) {
 	want := func(what string, err error, says ...unix.Errno) {
 		e, _ := err.(unix.Errno)
@@ -334,8 +333,8 @@ func (h *rdmaFields) allCommands() error {
 	return errors.Join(bad, h.managerFields())
 }
 
-// manager sends the commands of rdma_cm, and some unknown ones, in all lengths and with each word
-// wrong, without an identifier.
+// manager sends the commands of rdma_cm, and some unknown commands, in all lengths and with each
+// word wrong, without an identifier.
 func (h *rdmaFields) manager() (err error) {
 	if h.cm, err = unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
 		return err
@@ -368,7 +367,7 @@ func (h *rdmaFields) manager() (err error) {
 	return err
 }
 
-// finish sends the correct command, then destroys the created object and those in first.
+// finish sends the correct command, then destroys the created object and the objects in first.
 func (h *rdmaFields) finish(c abi.Command, first map[abi.Kind]uint32) error {
 	if err := h.right(c); err != nil {
 		return err

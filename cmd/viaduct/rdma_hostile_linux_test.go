@@ -24,11 +24,11 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMAHostile makes the test binary a program that abuses its RDMA device. The value is "SECONDS
+// asRDMAHostile makes the test binary a program that misuses the RDMA device. The value is "SECONDS
 // PORT".
 const asRDMAHostile = "VIADUCT_TEST_RDMA_HOSTILE"
 
-// Random command streams, and rings that the program overwrites while connections use them, harm
+// Random command streams, and rings overwritten by the program while in use by connections, harm
 // neither the supervisor nor another program under the same supervisor.
 func TestRDMAHostileProgram(t *testing.T) {
 	t.Parallel()
@@ -96,7 +96,7 @@ func rdmaHostile(arg string) error {
 		return err
 	}
 	clear(h.scratch)
-	// On a busy machine, the planned time may be too short for the counts that the test requires.
+	// On a busy machine, the planned time may be too short for the counts required by the test.
 	enough := func() bool { return h.commands >= 500 && h.done >= 50 && h.connections >= 2 }
 	for end := time.Now().Add(time.Duration(seconds * float64(time.Second))); time.Now().Before(end) || !enough(); {
 		if err := h.round(); err != nil {
@@ -126,13 +126,13 @@ func (h *rdmaAbuser) command(c abi.Command, out int, body ...any) error {
 	return h.write(h.uverbs, b)
 }
 
-// An ioctlAttr is one attribute of a command that is sent by ioctl.
+// An ioctlAttr is one attribute of a command sent by ioctl.
 type ioctlAttr struct {
 	ID, Len, Flags, Reserved uint16
 	Data                     uint64
 }
 
-// Offsets in scratch: the attributes of an ioctl, and the input data that they point to.
+// Offsets in scratch: the attributes of an ioctl, and the input data the attributes point to.
 const (
 	ioctlAt = 1 << 17
 	inputAt = ioctlAt + 4096
@@ -163,7 +163,7 @@ func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
 // number returns the value the last ioctl stored in attribute i.
 func (h *rdmaAbuser) number(i int) uint32 { return le.Uint32(h.scratch[ioctlAt+24+16*i+8:]) }
 
-// invoke sends a write command by ioctl. Like command, it stores the answer at the start of
+// invoke sends a write command by ioctl. Like command, invoke stores the answer at the start of
 // scratch.
 func (h *rdmaAbuser) invoke(c abi.Command, out int, body []byte) error {
 	coreIn, coreOut := c.Lengths()
@@ -214,8 +214,8 @@ func (h *rdmaAbuser) write(fd int, b []byte) error {
 
 func (h *rdmaAbuser) word(i int) uint32 { return le.Uint32(h.scratch[4*i:]) }
 
-// event waits up to ten seconds for an event, which must be of type want, and returns its
-// identifier.
+// event waits up to ten seconds for an event, and returns the event's identifier. An event of
+// another type than want is an error.
 func (h *rdmaAbuser) event(want abi.CMEventType) (id uint32, err error) {
 	body := le.AppendUint64(nil, h.at(0))
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -352,14 +352,14 @@ func (h *rdmaAbuser) create(uid uint64) (uint32, error) {
 	return h.word(0), err
 }
 
-// listen listens at the port. If no port is chosen yet, it chooses a free one.
+// listen listens at the port. If no port is chosen yet, listen chooses a free port.
 func (h *rdmaAbuser) listen() (id uint32, err error) {
 	if id, err = h.create(1); err != nil {
 		return 0, err
 	}
 	bind := append(make([]byte, 8), h.address()...)
 	bind = le.AppendUint32(bind, id)
-	// The previous round has been closed, but its port is released a little later.
+	// The previous round has been closed, but the port is released a little later.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err := h.cmCommand(abi.CMBindIP, 0, bind)
 		if err == nil {
@@ -428,8 +428,8 @@ func connParam(qp uint32) []byte {
 	return b
 }
 
-// scribble writes entries into the rings. Sane entries name the region, so that they move data for
-// a while. Other entries are random bytes.
+// scribble writes entries into the rings. Sane entries name the region, so that some data is moved.
+// Other entries are random bytes.
 func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
 	half := len(h.scratch) / 2
 	for i, m := range maps {
@@ -461,7 +461,7 @@ func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
 	}
 }
 
-// random sends one command: random bytes, or the right lengths with small numbers, which often are
+// random sends one command: random bytes, or the right lengths with small numbers, often valid
 // handles.
 func (h *rdmaAbuser) random(pd, cq uint32) error {
 	noise := func(n int) []byte {
@@ -566,16 +566,16 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 	case abi.CreateCQ:
 		le.PutUint32(b[24:], ^uint32(0)*uint32(mrand.IntN(2)))
 	}
-	// Ask for a small ring instead of a large one, which needs memory. Sizes above 1<<20 stay,
-	// because the device refuses them.
+	// Ask for a small ring instead of a large ring, because a large ring needs much memory. Sizes
+	// above 1<<20 stay, because the device refuses them.
 	if c == abi.CreateCQ && le.Uint32(b[16:]) > 64 && le.Uint32(b[16:]) <= 1<<20 {
 		le.PutUint32(b[16:], 5)
 	}
 	return h.command(c, out, b)
 }
 
-// descriptor writes to a descriptor number that was a duplicate of a device's file, and may have
-// been closed or replaced by another file just before.
+// descriptor writes to a former duplicate of a device's file. The duplicate may have been closed or
+// replaced by another file just before.
 func (h *rdmaAbuser) descriptor(b []byte) error {
 	fd, err := unix.Dup([]int{h.uverbs, h.cm}[mrand.IntN(2)])
 	if err != nil {

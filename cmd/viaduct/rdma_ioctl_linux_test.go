@@ -127,7 +127,8 @@ func rdmaIoctl() (err error) {
 	bad("a method that there is not", h.ioctl(2, 5), unix.EPROTONOSUPPORT)
 	bad("a command that is too short", h.command(abi.AllocPD, 0), unix.ENOSPC)
 
-	// A library that knows both forms asks which one to use. The error makes it use write.
+	// A library with support for both forms asks which form to use. The error makes the library use
+	// write.
 	open()
 	bad("asked", h.ioctl(0, 0, u64(2, uint64(abi.QueryDevice))), unix.ENOTTY)
 	bad("get_context behind it", h.ioctl(ioctlDevice, 3), unix.ENOTTY)

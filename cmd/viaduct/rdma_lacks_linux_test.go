@@ -13,12 +13,12 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMALacks makes the test binary a program that requests features that iWARP does not have.
+// asRDMALacks makes the test binary a program that requests features missing from iWARP.
 const asRDMALacks = "VIADUCT_TEST_RDMA_LACKS"
 
 // A program that asks an iWARP device for a missing feature gets an error. The user gets one line
-// that names the feature and the alternative, however often the program asks. Features that all
-// programs probe give no line.
+// naming the feature and the alternative, however often the program asks. Features probed by all
+// programs give no line.
 func TestRDMALacks(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", asRDMALacks+"=1", os.Args[0])
@@ -43,7 +43,7 @@ func TestRDMALacks(t *testing.T) {
 	}
 }
 
-// The example programs that newcomers try first fail on an iWARP device, with the reason.
+// The example programs newcomers try first fail on an iWARP device, with the reason.
 func TestRDMALackingTools(t *testing.T) {
 	t.Parallel()
 	need(t, "ibv_ud_pingpong", "ibverbs-utils")

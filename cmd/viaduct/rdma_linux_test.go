@@ -21,8 +21,8 @@ import (
 	"viaduct/samehost"
 )
 
-// listens reports whether a TCP socket listens at the port. RDMA programs do not print that they
-// listen, and a test connection would look like one of their own.
+// listens reports whether a TCP socket listens at the port. RDMA programs do not report listening,
+// and a test connection would look like a peer's connection.
 func listens(port string) bool {
 	n, _ := strconv.Atoi(port)
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -45,8 +45,7 @@ func rdmaRun(ctx context.Context, out *bytes.Buffer, program ...string) *exec.Cm
 	return c
 }
 
-// A file that is no program is reported as such, even though exec is a call that the supervisor
-// answers.
+// A file that is no program is reported as such, even though the supervisor answers the exec call.
 func TestRDMANoProgram(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -156,9 +155,10 @@ func rdmaPair(t *testing.T, port string, server, client []string) (s, c string) 
 	return sout.String(), cout.String()
 }
 
-// rpingEnded reports whether rping has failed as it may on any system after all work is done: rping
-// closes its event channel while one of its threads is about to read the next event. If the thread
-// finds the descriptor closed before the process has ended, rping exits with an error.
+// rpingEnded reports whether rping has failed only at the end, after all work, as is possible on
+// any system: rping closes the event channel while one of rping's threads is about to read the next
+// event. If the thread finds the descriptor closed before the process has ended, rping exits with
+// an error.
 func rpingEnded(program, out string) bool {
 	_, rest, ok := strings.Cut(out, "client DISCONNECT EVENT...")
 	return program == "rping" && ok && strings.Contains(rest, "rdma_get_cm_event: Bad file descriptor")
@@ -183,7 +183,7 @@ func TestRDMADevices(t *testing.T) {
 	}
 }
 
-// rping verifies the data that travels by RDMA Read and Write, in both directions.
+// rping verifies the data transferred by RDMA Read and Write, in both directions.
 func TestRDMARping(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
@@ -274,7 +274,7 @@ func TestRDMAQperf(t *testing.T) {
 	}
 }
 
-// If a listening program is killed, its supervisor ends and its port is free.
+// If a listening program is killed, the supervisor ends and the port is free.
 func TestRDMAKilledListener(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")

@@ -25,8 +25,8 @@ import (
 const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 
 // A program registers memory and lets a child process use the queues. Then the program executes
-// another one, which has other memory at the same addresses. Requests still in the queues must not
-// access this memory, neither over a connection nor by the process number, which stays the same.
+// another program, with other memory at the same addresses. Requests still in the queues must not
+// access the new memory, neither over a connection nor by the unchanged process number.
 func TestRDMAMemory(t *testing.T) {
 	lengthy(t, "11 s")
 	t.Parallel()
@@ -63,7 +63,7 @@ func rdmaMemory(arg string) error {
 const (
 	sharedAt  = 0x2000000000 // both programs of the first process map memory there
 	sharedLen = 64 << 10
-	// Descriptors that the second process gets.
+	// Descriptor numbers in the second process.
 	uverbsFD, cmFD, socketFD = 3, 4, 5
 )
 
@@ -86,7 +86,7 @@ func mapAt(addr uintptr, n int) ([]byte, error) {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&at))), n), nil
 }
 
-// An rdmaEnd is a queue pair of a program, and its memory.
+// An rdmaEnd is a queue pair of a program, and the queue pair's memory.
 type rdmaEnd struct {
 	*rdmaAbuser
 	stag, handle, qp    uint32
@@ -146,7 +146,7 @@ func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 	return e, e.mapRings(h.uverbs)
 }
 
-// endObjects destroys the objects that newRDMAEnd created.
+// endObjects destroys the objects created by newRDMAEnd.
 func (e *rdmaEnd) endObjects() error {
 	return errors.Join(e.command(abi.DestroyQP, 4, e.at(0), e.handle, uint32(0)),
 		e.command(abi.DestroyCQ, 8, e.at(0), e.cqHandle, uint32(0)),
@@ -172,7 +172,7 @@ func (e *rdmaEnd) mapRings(fd int) (err error) {
 
 func wordAt(b []byte, at int) *uint32 { return (*uint32)(unsafe.Pointer(&b[at])) }
 
-// writes posts n Writes of size bytes each, from addr to raddr, before it rings the doorbell once.
+// writes posts n Writes of size bytes each, from addr to raddr, before ringing the doorbell once.
 func (e *rdmaEnd) writes(n, size int, stag uint32, addr uint64, rkey uint32, raddr uint64) error {
 	for i := range n {
 		e.post(abi.WROpWrite, size, stag, addr+uint64(i*size*2), rkey, raddr+uint64(i*size)) // not adjacent
@@ -180,7 +180,7 @@ func (e *rdmaEnd) writes(n, size int, stag uint32, addr uint64, rkey uint32, rad
 	return e.ring()
 }
 
-// post writes a request with one element into the send queue. It does not ring the doorbell.
+// post writes a request with one element into the send queue. post does not ring the doorbell.
 func (e *rdmaEnd) post(op abi.WROp, size int, stag uint32, addr uint64, rkey uint32, raddr uint64) {
 	at := int(e.posted%endEntries) * abi.SQELen
 	b := abi.Body(e.sq[at : at+abi.SQELen])
@@ -277,7 +277,7 @@ func rdmaFirst(mode string, port uint16) error {
 	return syscall.Exec("/proc/self/exe", os.Args[:1], os.Environ())
 }
 
-// rdmaAfter is the program that the first process executes. It fails if the second process fails.
+// rdmaAfter is the program executed by the first process, and fails if the second process fails.
 func rdmaAfter(arg string) error {
 	var role string
 	var fd int
@@ -368,7 +368,7 @@ func rdmaSecond(arg string) error {
 		}
 	}
 	if mode == "read" {
-		// Over TCP, Writes complete when they are sent, so that the bytes may arrive later.
+		// Over TCP, Writes complete when sent, so that the bytes may arrive later.
 		for end := time.Now().Add(20 * time.Second); !bytes.Equal(mem[:400], bytes.Repeat([]byte("A"), 400)); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				return fmt.Errorf("second: %q was written", mem[:400])

@@ -22,14 +22,15 @@ import (
 	"viaduct/internal/sock"
 )
 
-// asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour. The value is
-// "both WHAT", which starts "honest WHAT" and "hostile WHAT". WHAT is all or requests, or rxe for
+// asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour. The value "both
+// WHAT" starts "honest WHAT" and "hostile WHAT". WHAT is all or requests, or rxe for
 // TestRXENeighbour.
 const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 
 // One of two programs under one supervisor knows all handles, keys and addresses of the other
-// program. It uses these in every field of every command, and in its requests. All must be refused
-// without access to the memory of the other program, which continues to work.
+// program. The first program uses these numbers in every field of every command, and in requests.
+// All must be refused without access to the memory of the other program. The other program
+// continues to work.
 func TestRDMANeighbour(t *testing.T) {
 	lengthy(t, "20 s")
 	t.Parallel()
@@ -59,9 +60,9 @@ const (
 	honestStep = 1 << 20
 	honestLen  = 64 << 10
 	honestEnds = 3
-	// The bytes of the first two ends that are transferred. The other bytes are secret.
+	// The number of transferred bytes of the first two ends. The other bytes are secret.
 	movingLen = 4096
-	// The honest program creates and destroys this many objects first, so that the two programs
+	// The honest program creates and destroys honestSkip objects first, so that the two programs
 	// have different handles.
 	honestSkip = 200
 	// The descriptor numbers at which the honest program has duplicates. The hostile program has no
@@ -69,8 +70,8 @@ const (
 	honestChannel, honestCM = 700, 701
 )
 
-// honestNumbers holds the handles, keys and addresses of the honest program, which the hostile
-// program gets.
+// honestNumbers holds the honest program's handles, keys and addresses, for use by the hostile
+// program.
 type honestNumbers struct {
 	Foreign map[abi.Kind][]uint64
 	STags   []uint32 // keys of its ends
@@ -337,9 +338,9 @@ var hostileRequests = []struct {
 	{name: "Send into its memory", op: abi.WROpSend, recv: true},
 }
 
-// hostileRequest connects two queue pairs of this program and posts request i, which must end the
-// connection. It returns the contents of the rings and answers afterwards, in which the caller
-// looks for the secret.
+// hostileRequest connects two queue pairs of this program and posts request i. The request must end
+// the connection. hostileRequest returns the contents of the rings and answers afterwards, for the
+// caller's search for the secret.
 func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err error) {
 	r := hostileRequests[i]
 	at := uint64(uintptr(unsafe.Pointer(&mem[0])))
@@ -385,8 +386,8 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	recv.Put32(24, 100)
 	recv.Put32(28, recvKey)
 	atomic.StoreUint32(wordAt(recv, abi.FlagsAt), abi.Valid|1<<16)
-	// Post a correct request first, so that the requests after it are read together with the
-	// hostile one.
+	// Post a correct request first, so that the device reads the correct and the hostile request
+	// together.
 	a.post(abi.WROpWrite, 10, a.stag, at, b.stag, at+honestLen+1000)
 	a.post(r.op, 100, lkey, laddr, rkey, raddr)
 	if err := a.ring(); err != nil {
@@ -405,8 +406,8 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	for _, m := range [][]byte{a.scratch, b.scratch, a.sq, a.cq, b.cq} {
 		seen = append(seen, m...)
 	}
-	// Write and read at the offsets of the other program's rings. In this program's own file, they
-	// must not select those rings.
+	// Write and read at the offsets of the other program's rings. In this program's own file, the
+	// offsets must not select the other program's rings.
 	for _, key := range n.Offsets {
 		if _, err := unix.Pwrite(a.uverbs, bytes.Repeat([]byte{0xff}, 4096), key); err != nil {
 			return seen, err
@@ -420,7 +421,7 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	return seen, nil
 }
 
-// hostileNetlink asks for devices in a netlink message that states the port of the other program's
+// hostileNetlink asks for devices in a netlink message with the port of the other program's
 // process. The answer must come to this program's socket.
 func hostileNetlink(pid uint32) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)

@@ -16,13 +16,13 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMANumbers makes the test binary a program that opens devices and channels. The value is their
-// number.
+// asRDMANumbers makes the test binary a program that opens devices and channels. The value is the
+// number of files to open.
 const asRDMANumbers = "VIADUCT_TEST_RDMA_NUMBERS"
 
-// A program can open as many devices and channels as its descriptor limit allows, whether the limit
-// was low at the start, was lowered by a shell, or could be raised by the program. After that the
-// program gets EMFILE, and the user gets the reason once.
+// A program can open as many devices and channels as the descriptor limit allows, whether the limit
+// was low at the start, was lowered by a shell, or could be raised by the program. Beyond the
+// limit, the program gets EMFILE, and the user gets the reason once.
 func TestRDMANumbers(t *testing.T) {
 	t.Parallel()
 	var l unix.Rlimit

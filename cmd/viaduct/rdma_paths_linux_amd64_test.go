@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyPathCalls adds the calls that arm64 does not have, and that libraries of amd64 no longer
-// make.
+// legacyPathCalls adds the calls missing on arm64 and no longer made by libraries of amd64.
 func legacyPathCalls(calls map[string]func() error, name string, mode func(uint32, uint64) error, access func(error) error) {
 	p, err := unix.BytePtrFromString(name)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // asRDMAPaths makes the test binary a program that accesses the files of RDMA with every system
-// call that takes a path.
+// call with a path argument.
 const asRDMAPaths = "VIADUCT_TEST_RDMA_PATHS"
 
 // Every call with a path finds the RDMA files: by absolute paths, by paths relative to directories,
@@ -104,7 +104,7 @@ func rdmaPaths(dir string) error {
 	return nil
 }
 
-// pathCallsOf returns the calls on a file, each with a check of its result.
+// pathCallsOf returns the calls on a file, each with a check of the result.
 func pathCallsOf(at int, name string, dev uint64, dir bool) map[string]func() error {
 	mode := func(m uint32, rdev uint64) error {
 		want := uint32(unix.S_IFREG)
@@ -222,7 +222,7 @@ func pathCallsOf(at int, name string, dev uint64, dir bool) map[string]func() er
 	return calls
 }
 
-// rdmaPathErrors tries paths that must not exist, and operations that must fail.
+// rdmaPathErrors tries missing paths and forbidden operations, and checks the error of each.
 func rdmaPathErrors(dir string) error {
 	loop := dir + "/loop-infiniband"
 	if err := unix.Symlink(loop, loop); err != nil {

@@ -19,7 +19,7 @@ import (
 // asRDMARights makes the test binary a program that registers unmapped and read-only memory.
 const asRDMARights = "VIADUCT_TEST_RDMA_RIGHTS"
 
-// Registered memory has the rights of its mappings. A Write of the peer changes nothing that the
+// Registered memory has the rights of its mappings. A Write of the peer changes no memory the
 // program itself may not write: neither its constants, nor memory mapped later where registered
 // memory was.
 func TestRDMARights(t *testing.T) {
@@ -31,7 +31,7 @@ func TestRDMARights(t *testing.T) {
 	}
 }
 
-// constant is in a part of the program's file that is mapped read-only.
+// constant is in a part of the program's file mapped read-only.
 const constant = "a constant that no peer may change"
 
 const (
@@ -96,8 +96,8 @@ func rightsOfRegistering() error {
 	return nil
 }
 
-// rightsOfWriting lets a peer write to registered memory after it was replaced by the program's
-// constants.
+// rightsOfWriting lets a peer write to the address of registered memory, after a mapping of the
+// program's constants has replaced the memory.
 func rightsOfWriting() error {
 	b, err := mapAt(writtenAt, 4*page)
 	if err != nil {

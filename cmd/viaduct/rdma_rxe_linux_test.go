@@ -22,7 +22,7 @@ import (
 )
 
 // asRXEStreams makes the test binary a program that sends streams of commands to a RoCE device. The
-// value is their number.
+// value is the number of streams.
 const asRXEStreams = "VIADUCT_TEST_RXE_STREAMS"
 
 // TestRXEStreams sends random command streams to a RoCE device, as TestRDMAStreams does to an iWARP
@@ -43,7 +43,7 @@ func TestRXEStreams(t *testing.T) {
 	t.Log(strings.TrimSpace(r.stdout))
 }
 
-// rxeValue returns a valid value for a field that only RoCE devices have.
+// rxeValue returns a valid value for a field specific to RoCE devices.
 func rxeValue(have map[abi.Kind]uint32, k abi.Kind) uint64 {
 	switch k {
 	case abi.AH, abi.Window:
@@ -56,7 +56,7 @@ func rxeValue(have map[abi.Kind]uint32, k abi.Kind) uint64 {
 	return 0
 }
 
-// rxeSenseless returns values that a field of rxeValue must not have.
+// rxeSenseless returns invalid values for a field of rxeValue.
 func rxeSenseless(k abi.Kind) []uint64 {
 	switch k {
 	case abi.AH, abi.Window:
@@ -173,8 +173,8 @@ const (
 	rxeElementsAt = 208
 )
 
-// attack connects a queue pair to itself, and posts requests that are correct in part while it
-// changes the rings at random.
+// attack connects a queue pair to itself, and posts partly correct requests while changing the
+// rings at random.
 func (s *rxeStream) attack() error {
 	const responseLen = 64 // including the provider's part
 	body := s.rdmaFields.body(abi.CreateQP)

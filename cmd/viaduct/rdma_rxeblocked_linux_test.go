@@ -20,8 +20,9 @@ import (
 // value is "1".
 const asRXEBlocked = "VIADUCT_TEST_RXE_BLOCKED"
 
-// A program's calls are answered while one of its requests waits for memory. Here the memory
-// depends on such a call: userfaultfd provides it only after a command on another device file.
+// A program's calls are answered while one of the program's requests waits for memory. Here the
+// memory depends on a call: userfaultfd provides the memory only after a command on another device
+// file.
 func TestRXEBlockedMemory(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRXEBlocked+"=1", os.Args[0])
@@ -59,8 +60,8 @@ func rxeBlocked() error {
 	if err := unix.Madvise(mem[page:], unix.MADV_DONTNEED); err != nil {
 		return err
 	}
-	// There are two requests, because a single one of so few bytes is read through /proc/PID/mem,
-	// which fails instead of waiting.
+	// There are two requests, because the few bytes of a single request are read through
+	// /proc/PID/mem, where the read fails instead of waiting.
 	r := rxeRequest{n: 8, addr: at + page, key: e.key, raddr: at, rkey: e.key}
 	if err := e.post(r, r); err != nil {
 		return fmt.Errorf("doorbell: %w", err)
@@ -90,8 +91,8 @@ func rxeBlocked() error {
 	return nil
 }
 
-// newUserfault makes this process handle the page faults of a range of its memory. It first returns
-// the range's pages to the kernel.
+// newUserfault makes this process handle the page faults of a memory range. newUserfault first
+// returns the range's pages to the kernel.
 func newUserfault(at, n uint64) (fd int, err error) {
 	const (
 		api        = 0xc018aa3f // UFFDIO_API

@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// An rxeEnd is a queue pair of a RoCE device and its memory, in a program that uses the device
-// without libibverbs.
+// An rxeEnd is a queue pair of a RoCE device and the queue pair's memory, in a program without
+// libibverbs.
 type rxeEnd struct {
 	*rdmaAbuser
 	gid              [16]byte
@@ -67,8 +67,8 @@ func newRXEEnd(addr uint64, n, skip int) (e *rxeEnd, err error) {
 	return e, err
 }
 
-// ring maps the ring whose description is at offset at of the last response. If *err is not nil it
-// does nothing.
+// ring maps the ring whose description is at offset at of the last response. If *err is not nil,
+// ring does nothing.
 func (e *rxeEnd) ring(at int, err *error) []byte {
 	if *err != nil {
 		return nil
@@ -83,7 +83,7 @@ func (e *rxeEnd) ring(at int, err *error) []byte {
 	return b
 }
 
-// endObjects unmaps the rings and destroys the objects that newRXEEnd created.
+// endObjects unmaps the rings and destroys the objects created by newRXEEnd.
 func (e *rxeEnd) endObjects() error {
 	for _, m := range [][]byte{e.rq, e.sq, e.cq} {
 		unix.Munmap(m)
@@ -101,8 +101,8 @@ func (e *rxeEnd) endObjects() error {
 	return nil
 }
 
-// connect moves the queue pair from reset to the state RTS, with the queue pair qpn as its peer. It
-// discards existing completions.
+// connect moves the queue pair from reset to the state RTS, with the queue pair qpn as the peer,
+// and discards existing completions.
 func (e *rxeEnd) connect(qpn uint32) error {
 	for _, s := range []abi.State{abi.Reset, abi.Init, abi.RTR, abi.RTS} {
 		if err := e.command(abi.ModifyQP, 0, []byte(rxeChange(e.gid, e.handle, qpn, s))); err != nil {

@@ -179,8 +179,8 @@ func rxeHostileNeighbour() error {
 	return bad
 }
 
-// rxeForeignCommands sends each command with the other program's numbers in each of its fields. All
-// of these commands must be refused.
+// rxeForeignCommands sends each command with the other program's numbers in each field. All of
+// these commands must be refused.
 func rxeForeignCommands(n *honestNumbers) (commands int, bad error) {
 	h := &rdmaFields{}
 	var err error
@@ -220,7 +220,7 @@ type rxeAttack struct {
 }
 
 // rxeHostileRequests returns requests that name memory of the other program by its key, its address
-// or both, locally or remotely, or that name the other program's queue pairs.
+// or both, locally or remotely, or the other program's queue pairs.
 func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, over int) (all []rxeAttack) {
 	theirs, theirKey := uint64(honestAt+over*honestStep+2*movingLen), n.STags[over]
 	for _, op := range []uint32{rxeWrite, rxeSend, rxeRead, rxeCompareSwap, rxeFetchAdd, rxeSendInv, rxeAtomicWrite} {
@@ -257,7 +257,7 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 					to: self, rxeRequest: r})
 			}
 		}
-		// Also attack the other program's queue pair, with local memory that is valid and the other
+		// Also attack the other program's queue pair, with valid local memory, and the other
 		// program's address and key.
 		mine.raddr, mine.rkey = theirs, theirKey
 		all = append(all, rxeAttack{name: fmt.Sprintf("operation %d to its queue pair", op),
@@ -270,7 +270,7 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 			rxeRequest: rxeRequest{op: rxeBind, n: 8, raddr: theirs, key: theirKey, rkey: theirKey}})
 }
 
-// try posts the request, which must fail, after a valid one, so that the device reads both
+// try posts the request, which must fail, after a valid request, so that the device reads both
 // together.
 func (r *rxeAttack) try(e *rxeEnd, at uint64) error {
 	if err := e.connect(r.to); err != nil {

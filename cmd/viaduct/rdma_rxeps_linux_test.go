@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// "viaduct ps" lists the queue pairs of a RoCE device with the bytes they have moved, until they
-// are closed. "rdma resource" lists them as well.
+// "viaduct ps" lists the queue pairs of a RoCE device with the number of moved bytes, until the
+// queue pairs are closed. "rdma resource" lists the queue pairs as well.
 func TestRXEPs(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	psDir(t)
@@ -89,8 +89,8 @@ func TestRDMAVendorLibrary(t *testing.T) {
 	}
 }
 
-// buildLinked builds a C program that is linked with the library and opens the file of the first
-// device. It skips the test if the library is not installed.
+// buildLinked builds a C program linked with the library. The program opens the file of the first
+// device. buildLinked skips the test if the library is not installed.
 func buildLinked(t *testing.T, library string) string {
 	t.Helper()
 	var path string

@@ -26,9 +26,9 @@ const asRDMAStreams = "VIADUCT_TEST_RDMA_STREAMS"
 var rdmaStreams = flag.Int("streams", 150,
 	"how many streams of RDMA commands at random are sent; 10000 take a minute or two")
 
-// Streams of commands are generated from the tables of package abi: correct ones mixed with wrong
-// lengths, handles, addresses and flags. Only errors the kernel would return are allowed, and the
-// device must work as before after each stream. The number of a stream is its seed.
+// Streams of commands are generated from the tables of package abi: correct commands mixed with
+// wrong lengths, handles, addresses and flags. Only errors the kernel would return are allowed, and
+// the device must work as before after each stream. The number of a stream is its seed.
 func TestRDMAStreams(t *testing.T) {
 	lengthy(t, "5 s")
 	t.Parallel()
@@ -92,7 +92,7 @@ func rdmaStreamsMain(arg string) error {
 	return nil
 }
 
-// run sends a stream through newly opened files, and does not close them.
+// run sends a stream through newly opened files, and leaves the files open.
 func (s *rdmaStream) run() (err error) {
 	s.ioctls = false
 	if err := s.setUp(); err != nil {
@@ -129,7 +129,7 @@ var streamErrors = []unix.Errno{unix.EINVAL, unix.ENOENT, unix.ENOSPC, unix.EFAU
 	unix.EBUSY, unix.EBADF, unix.ENOTTY, unix.ENOTCONN, unix.EADDRINUSE, unix.EADDRNOTAVAIL,
 	unix.ENODEV, unix.EACCES, unix.EAFNOSUPPORT, unix.ECONNRESET}
 
-// spoil sometimes damages a command: its fields, its other bytes, or its length. It returns the
+// spoil sometimes damages a command: the fields, the other bytes, or the length. spoil returns the
 // body and the size of the response buffer to claim.
 func (s *rdmaStream) spoil(b abi.Body, fields []abi.Field, senseless func(abi.Kind) []uint64, out int) (abi.Body, int) {
 	r := s.r
@@ -214,7 +214,7 @@ func (s *rdmaStream) method() error {
 	return s.ioctl([]uint16{0, 1, 3, 4, 5, 7, 16, uint16(r.IntN(20))}[r.IntN(8)], uint16(r.IntN(7)), attrs...)
 }
 
-// manage sends a command of rdma_cm. Once in a while, and only until it has succeeded, it runs
+// manage sends a command of rdma_cm. Until connectWhole has succeeded once, manage sometimes runs
 // connectWhole instead.
 func (s *rdmaStream) manage() error {
 	r := s.r
@@ -253,7 +253,7 @@ func (s *rdmaStream) manage() error {
 	return err
 }
 
-// connectWhole connects two new queue pairs, which the later commands of the stream use.
+// connectWhole connects two new queue pairs for use by the stream's later commands.
 func (s *rdmaStream) connectWhole() error {
 	cm, ioctls := s.cm, s.ioctls
 	defer func() { s.cm, s.ioctls = cm, ioctls }()

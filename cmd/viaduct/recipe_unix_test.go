@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// A recipe is a command from the documents that runs a server and its client.
+// A recipe is a command from the documents to run a server and a client.
 type recipe struct {
 	page    string
 	command string // viaduct run ... sh -c '...'
@@ -48,7 +48,8 @@ func recipes(t *testing.T) (list []recipe) {
 }
 
 // awaitListener writes a script that replaces sleep(1). The script waits until a socket listens at
-// a port, because on a busy machine that may take longer than the second in the documents.
+// a port, because a server on a busy machine may need longer to listen than the second in the
+// documents.
 func awaitListener(t *testing.T, dir, port string) {
 	t.Helper()
 	n, err := strconv.Atoi(port)
@@ -121,8 +122,8 @@ func TestRecipes(t *testing.T) {
 	})
 }
 
-// TestRecipeFails checks that the recipes for CI fail when either end fails. Scripts with a given
-// exit status replace the programs. The server is the program in the background.
+// TestRecipeFails: the recipes for CI fail when either end fails. Scripts with a given exit status
+// replace the programs. The server is the program in the background.
 func TestRecipeFails(t *testing.T) {
 	list := recipes(t)
 	dir := t.TempDir()

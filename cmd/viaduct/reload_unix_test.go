@@ -19,7 +19,8 @@ import (
 	"time"
 )
 
-// fileCertificate writes a new certificate and its key, and returns the certificate's fingerprint.
+// fileCertificate writes a new certificate and the private key, and returns the certificate's
+// fingerprint.
 func fileCertificate(t *testing.T, cert, key string) (pin string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -90,7 +91,7 @@ func TestHangupReloads(t *testing.T) {
 	}
 }
 
-// At SIGHUP, nvme serve checks the sizes of its files again.
+// At SIGHUP, nvme serve checks the sizes of the served files again.
 func TestHangupDisks(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"--map"}} {

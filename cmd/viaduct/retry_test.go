@@ -13,8 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestTimeout checks that --timeout ends a command whatever it is waiting for, and that the error
-// says so.
+// TestTimeout: --timeout ends a command in every kind of wait, and the error names the time-out.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
@@ -60,8 +59,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestRetry: a copy with --retry continues after its server has died and another one has started. A
-// request that the server refuses is not repeated.
+// TestRetry: a copy with --retry continues after the server has died and another server has
+// started. A refused request is not repeated.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {
@@ -94,7 +93,7 @@ func TestRetry(t *testing.T) {
 				t.Errorf("the file changed: exit %d, %d bytes: %s", code, len(n), stderr)
 			}
 
-			// A put finds a server that starts late, and does not report the failed attempts.
+			// A put finds a server started late, and does not report the failed attempts.
 			one.stop(syscall.SIGKILL)
 			cl, _ := start(t, 0, "put", filepath.Join(root, "f"), at(u, "stored"), "--retry", "20")
 			cl.waitStderr("trying again")
@@ -113,7 +112,7 @@ func TestRetry(t *testing.T) {
 	fails(t, 2, "negative", "ping", "tcp://h:1", "--retry", "-1")
 }
 
-// interrupted runs a get that blocks after 4 MiB, because nothing reads its output until meanwhile
+// interrupted runs a get that blocks after 4 MiB, because nothing reads the output until meanwhile
 // has returned. got is the output.
 func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, code int) {
 	t.Helper()
@@ -136,7 +135,7 @@ func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, 
 	return out.String(), errs.String(), c.ProcessState.ExitCode()
 }
 
-// TestRetryPing: ping and rping continue with a server that was restarted.
+// TestRetryPing: ping and rping continue with a restarted server.
 func TestRetryPing(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {
@@ -172,7 +171,7 @@ func TestRetryPing(t *testing.T) {
 	})
 }
 
-// TestRetryPingLost checks that ping does not repeat a lost round trip after it has reconnected.
+// TestRetryPingLost: ping does not repeat a lost round trip after reconnecting.
 func TestRetryPingLost(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -57,7 +57,7 @@ func TestRunAnswers(t *testing.T) {
 	}
 }
 
-// linesByCall splits each line into a call and its answer, at the first colon and space.
+// linesByCall splits each line into a call and the answer, at the first colon and space.
 func linesByCall(text string) map[string]string {
 	m := map[string]string{}
 	last := ""

@@ -41,9 +41,9 @@ func dialFrom(t *testing.T, from, to string) *sdp.Conn {
 	return c.(*sdp.Conn)
 }
 
-// A process may accept a carried connection with a call that the supervisor does not see, here on a
-// listener that it shares with the program. The process would take the remote peer for a local one,
-// so such a connection must carry no byte in either direction.
+// A process may accept a carried connection with a call unseen by the supervisor, here on a
+// listener shared with the program. The process would take the remote peer for a local peer, so the
+// connection must carry no byte in either direction.
 func TestRunUnseen(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -93,8 +93,8 @@ func TestRunUnseen(t *testing.T) {
 	eventually(t, "two refusals", func() bool { return count(s.explained(), "accept", "refused") == 2 })
 }
 
-// A listener that the program inherits is carried too. It has the descriptor number that the
-// program expects, and LISTEN_PID names the program.
+// An inherited listener is carried too. The listener has the descriptor number the program expects,
+// and LISTEN_PID names the program.
 func TestRunInherited(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -240,8 +240,8 @@ func TestRunPostgresTrust(t *testing.T) {
 	}
 }
 
-// deathPy connects, accepts and queries names continuously. After it has read a line, every call
-// must succeed, and the program exits with 23.
+// deathPy connects, accepts and queries names continuously. After a line of input, every call must
+// succeed, and the program exits with 23.
 const deathPy = `
 import errno, os, socket, sys, threading
 far = ("127.0.0.1", int(sys.argv[1]))
@@ -284,17 +284,17 @@ for _ in range(20): once(True, here)
 os._exit(23)
 `
 
-// supervisor returns the process that serves the program's calls.
+// supervisor returns the process serving the program's calls.
 func (s *served) supervisor() int { s.t.Helper(); return supervisorOf(s.t, s.cmd.Process.Pid) }
 
-// supervisorOf returns the supervisor that the process front, the command itself, has started.
+// supervisorOf returns the supervisor started by the process front, the command itself.
 func supervisorOf(t *testing.T, front int) int {
 	t.Helper()
 	return childOf(t, front, "VIADUCT_RUN_SUPERVISOR=")
 }
 
-// childOf returns a child of a process with the given variable in its environment. The variable
-// excludes short-lived children with which Go's runtime tests features of the kernel.
+// childOf returns a child of a process with the given variable in the child's environment. The
+// variable excludes short-lived children of Go's runtime, used to test features of the kernel.
 func childOf(t *testing.T, parent int, variable string) (child int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a child of process %d", parent), func() bool {

@@ -31,7 +31,7 @@ func denied(t *testing.T, calls string, args ...string) result {
 	return result{string(out), stderr.String(), c.ProcessState.ExitCode()}
 }
 
-// run --check reports forbidden operations and the ways to permit them.
+// run --check reports forbidden operations and the ways to permit the operations.
 func TestRunCheck(t *testing.T) {
 	t.Parallel()
 	if r := run(t, "run", "--check"); r.code != 0 ||
@@ -126,7 +126,7 @@ func TestRunDeafPortMapper(t *testing.T) {
 		count(es, "connect", "refused") != 1 {
 		t.Errorf("--require: exit %d, %d plain connections, %+v\n%s", r.code, plain.Load(), es, r.stderr)
 	}
-	// A run inside another run cannot carry its program.
+	// A run inside another run cannot carry the program's connections.
 	if r := run(t, "run", "--", os.Args[0], "run", "--require", "--", "true"); r.code != 125 ||
 		!strings.Contains(r.last(), "inside another viaduct run") {
 		t.Errorf("nested with --require: exit %d, %s", r.code, r.stderr)

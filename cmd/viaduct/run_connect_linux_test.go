@@ -50,8 +50,8 @@ func listenOn(t *testing.T, host string) net.Listener {
 	return l
 }
 
-// closedPort returns a port of loopback that nothing listens at during the test, because a socket
-// is bound to it.
+// closedPort returns a port of loopback without a listener: a bound socket reserves the port during
+// the test.
 func closedPort(t *testing.T, host string) string {
 	t.Helper()
 	family, at := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
@@ -92,7 +92,7 @@ func serveEcho(l net.Listener) {
 	}
 }
 
-// echoSDP starts an echo server over SDP and returns its address.
+// echoSDP starts an echo server over SDP and returns the server's address.
 func echoSDP(t *testing.T, host string) string {
 	t.Helper()
 	l, err := sdp.Listen(net.JoinHostPort(host, "0"), nil)
@@ -146,7 +146,7 @@ func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
 	return l
 }
 
-// deaf returns a listener that ignores every SYN, so that a connect to it times out.
+// deaf returns a listener that ignores every SYN, so that a connect times out.
 func deaf(t *testing.T, host string) net.Listener {
 	l := listenOn(t, host)
 	raw, err := l.(*net.TCPListener).SyscallConn()
@@ -182,7 +182,8 @@ func compareTables(t *testing.T, got, want string) {
 	}
 }
 
-// plain runs a program without viaduct run, which must succeed, and returns its output.
+// plain runs a program without viaduct run, and returns the output. A failure of the program fails
+// the test.
 func plain(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -242,8 +243,8 @@ func TestRunConnect(t *testing.T) {
 }
 
 // TestRunHeld: many connects wait at the same time for a slow dial, with both address families. All
-// of them succeed and carry the right bytes. A connect that the program abandons meanwhile leaves
-// nothing open.
+// connects succeed, and the connections carry the right bytes. A connect abandoned meanwhile by the
+// program leaves nothing open.
 func TestRunHeld(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -280,7 +281,7 @@ func TestRunHeld(t *testing.T) {
 			s.in.Close()
 			code, es := s.finish()
 			sdp, given := count(es, "connect", "sdp"), count(es, "connect", "refused")
-			// A connect that the program abandons may already be connected.
+			// A connect abandoned by the program may already be connected.
 			if code != 0 || sdp < all || sdp+given != n+50 {
 				t.Errorf("exit %d; %d opens were carried, %d given up, want %d and %d together\n%s",
 					code, sdp, given, all, n+50, s.stderr())
@@ -289,7 +290,7 @@ func TestRunHeld(t *testing.T) {
 	}
 }
 
-// If a program dies during a dial, its supervisor does not wait for the dial.
+// If a program dies during a dial, the supervisor does not wait for the dial.
 func TestRunDialDies(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -17,8 +17,9 @@ import (
 )
 
 // deferredPy accepts from a listener whose options withhold connections. HOW selects when the
-// options are set, and on which descriptor. It prints the results of getsockopt, the bytes that an
-// accepted socket holds before the peer sends any, and the peer's address. Then it echoes.
+// options are set, and on which descriptor. deferredPy prints the results of getsockopt, the bytes
+// an accepted socket holds before the peer sends any, and the peer's address. Then deferredPy
+// echoes.
 const deferredPy = `
 import array, fcntl, os, select, socket, sys, termios
 how = sys.argv[1]
@@ -49,9 +50,9 @@ while True:
 	c.close()
 `
 
-// Options of a listener may withhold connections until the first bytes arrive, or from peers that
-// are no direct neighbours. Such a listener accepts carried connections at once, and keeps its
-// options.
+// Options of a listener may withhold connections until the first bytes arrive, or from peers other
+// than direct neighbours. A listener with these options accepts carried connections at once, and
+// keeps the options.
 func TestRunDeferredAccept(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -102,8 +103,8 @@ func TestRunDeferredAccept(t *testing.T) {
 	}
 }
 
-// A listener that is bound to one interface is not carried over SDP, because SDP would admit
-// connections from other interfaces.
+// A listener bound to one interface is not carried over SDP, because SDP would admit connections
+// from other interfaces.
 func TestRunListenOneInterface(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

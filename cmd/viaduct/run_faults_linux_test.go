@@ -19,7 +19,7 @@ import (
 )
 
 // asNames makes the test binary a program that connects to an address and prints both addresses of
-// its socket.
+// the socket.
 const asNames = "VIADUCT_TEST_NAMES"
 
 // A rule may map an IPv4 address to an IPv6 address. The program's socket still shows IPv4.
@@ -146,8 +146,8 @@ func TestRunPairAnswers(t *testing.T) {
 	}
 }
 
-// If the supervisor has no free descriptor, an accept call waits for one. The connection in the
-// listener's queue is not lost.
+// If the supervisor has no free descriptor, an accept call waits for a free descriptor. The
+// connection in the listener's queue is not lost.
 func TestRunShortAccept(t *testing.T) {
 	t.Parallel()
 	port := strconv.Itoa(freePort(t))
@@ -169,7 +169,7 @@ func TestRunShortAccept(t *testing.T) {
 }
 
 // Without free descriptors, a supervisor does not claim that the socket of a pair has no TCP
-// options. It accepts pair requests again when descriptors are free.
+// options. The supervisor accepts pair requests again when descriptors are free.
 func TestRunShortPairs(t *testing.T) {
 	lengthy(t, "9 s")
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestRunFlow: to a peer that does not read, at most 1 MiB more is in flight than over TCP.
+// TestRunFlow: to a peer that reads nothing, at most 1 MiB more is in flight than over TCP.
 func TestRunFlow(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

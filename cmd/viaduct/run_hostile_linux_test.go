@@ -28,7 +28,8 @@ var hostileFor = flag.Duration("hostile", 3*time.Second,
 // asHostile makes the test binary the hostile Go program. The value is "SECONDS PORT LISTENPORT".
 const asHostile = "VIADUCT_TEST_HOSTILE"
 
-// asProgram runs the program that the environment selects, and returns false if it selects none.
+// asProgram runs the program selected by the environment. Without a selected program, asProgram
+// returns false.
 func asProgram() bool {
 	if arg, ok := os.LookupEnv(asRDMAHostile); ok {
 		if err := rdmaHostile(arg); err != nil {
@@ -163,12 +164,12 @@ func asProgram() bool {
 	return true
 }
 
-// The descriptor numbers that all threads use.
+// The descriptor numbers used by all threads.
 const hostileLow, hostileHigh = 100, 116
 
-// hostile is a Go program that closes, duplicates and replaces descriptors while its other threads
-// make calls on them. Its careful goroutines use the net package, on descriptors of their own, and
-// check every byte and address.
+// hostile is a Go program that closes, duplicates and replaces descriptors while other threads make
+// calls on the same descriptors. The careful goroutines use the net package, on descriptors of
+// their own, and check every byte and address.
 func hostile(arg string) error {
 	var seconds, port, listenPort int
 	if _, err := fmt.Sscan(arg, &seconds, &port, &listenPort); err != nil {
@@ -225,8 +226,7 @@ func hostile(arg string) error {
 				case 3:
 					unix.Getpeername(fd)
 				case 4:
-					// The descriptor may be a listener, made from a socket that the supervisor
-					// connects.
+					// The descriptor may be a listener, made from a socket the supervisor connects.
 					if c, _, err := unix.Accept4(fd, unix.SOCK_NONBLOCK); err == nil {
 						unix.Close(c)
 					}
@@ -280,7 +280,7 @@ func hostileRound(to string) error {
 }
 
 // A Go program changes descriptors during its own calls. The supervisor must survive, and no
-// connection may get the descriptor or the bytes of another one, on either side.
+// connection may get the descriptor or the bytes of another connection, on either side.
 func TestRunHostileGo(t *testing.T) {
 	lengthy(t, "6 s")
 	t.Parallel()

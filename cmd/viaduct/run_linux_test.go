@@ -24,7 +24,8 @@ import (
 	"viaduct/sdp"
 )
 
-// need returns the path of a program. If it is not installed, need skips the test and names pkg.
+// need returns the path of a program. If the program is not installed, need skips the test and
+// names pkg.
 func need(t *testing.T, program, pkg string) string {
 	t.Helper()
 	withPrograms(t, program)
@@ -35,15 +36,15 @@ func need(t *testing.T, program, pkg string) string {
 	return path
 }
 
-// An explained is a line that run --explain --json writes.
+// An explained is an output line of run --explain --json.
 type explained struct {
 	Call, Program, Local, Remote, Path, Why string
 	Pid                                     int
 	Summary                                 map[string]int64
 }
 
-// summaryOf returns the counters that the supervisor writes when the program has ended, or nil.
-// They need not be on the last line, because a dial in progress may end later.
+// summaryOf returns the counters written by the supervisor after the end of the program, or nil.
+// The counters need not be on the last line, because a dial in progress may end later.
 func summaryOf(es []explained) map[string]int64 {
 	for _, e := range es {
 		if e.Summary != nil {
@@ -87,8 +88,8 @@ func count(es []explained, call, path string) (n int) {
 	return n
 }
 
-// serveFile starts a file server over SDP and returns its address, and the
-// bytes of /a.bin there.
+// serveFile starts a file server over SDP and returns the server's address, and the bytes of /a.bin
+// there.
 func serveFile(t *testing.T, size int) (at string, want []byte) {
 	t.Helper()
 	root := t.TempDir()
@@ -124,7 +125,7 @@ func TestRunCurl(t *testing.T) {
 	}
 }
 
-// A program whose connections are not carried behaves as usual, and its exit code is returned.
+// A program whose connections are not carried behaves as usual, and the exit code is returned.
 func TestRunExit(t *testing.T) {
 	t.Parallel()
 	notExec := filepath.Join(t.TempDir(), "plain")
@@ -155,7 +156,7 @@ func TestRunExit(t *testing.T) {
 	}
 }
 
-// A run inside another run leaves the program to the outer one.
+// A run inside another run leaves the program to the outer run.
 func TestRunNested(t *testing.T) {
 	t.Parallel()
 	r := run(t, "run", "--", os.Args[0], "run", "--", "sh", "-c", "echo inside; exit 3")
@@ -164,7 +165,7 @@ func TestRunNested(t *testing.T) {
 	}
 }
 
-// A served is a program that runs under viaduct run.
+// A served is a program under viaduct run.
 type served struct {
 	*proc
 	file string
@@ -198,7 +199,7 @@ func (s *served) sdpPort(port string) (sdpPort string) {
 }
 
 // echoTrue sends 8 random bytes to the program acceptC at an SDP port. It checks the echo and the
-// peer ports that the program saw.
+// peer ports seen by the program.
 func echoTrue(port string) error {
 	c, err := sdp.Dial("127.0.0.1:"+port, nil)
 	if err != nil {

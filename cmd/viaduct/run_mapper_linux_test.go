@@ -13,7 +13,8 @@ import (
 	"viaduct/portmap"
 )
 
-// The Port Mapper of a host finds all services of the host, in whatever order they start and end.
+// The Port Mapper of a host finds all services of the host, in whatever order the services start
+// and end.
 func TestRunServicesOfOneHost(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// pairServer starts an echo server under run --same-host and returns its port.
+// pairServer starts an echo server under run --same-host and returns the server's port.
 func pairServer(t *testing.T, program string) (s *served, port string) {
 	t.Helper()
 	port = strconv.Itoa(freePort(t))
@@ -23,8 +23,8 @@ func pairServer(t *testing.T, program string) (s *served, port string) {
 }
 
 // Signals interrupt connects that become socket pairs, and every thread of the supervisors. The
-// server must not get a connection that no client has. Therefore an end that the program did not
-// get must serve the next connect, and a connect whose answer was lost must be answered again.
+// server must not get a connection without a client. Therefore an end the program did not get must
+// serve the next connect, and a connect whose answer was lost must be answered again.
 func TestRunPairStorm(t *testing.T) {
 	lengthy(t, "3 s")
 	t.Parallel()
@@ -61,8 +61,8 @@ func TestRunPairStorm(t *testing.T) {
 	}
 }
 
-// A supervisor that runs out of descriptors leaves connections plain. It requests no pair that it
-// cannot give to its program.
+// A supervisor without free descriptors leaves connections plain, and requests no pair that the
+// program could not get.
 func TestRunPairShort(t *testing.T) {
 	lengthy(t, "7 s")
 	t.Parallel()

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A server that speaks plain TCP although a rule says SDP is reached by plain TCP. This takes one
-// round trip if the server answers anything. If the server waits for a line, a time-out passes
-// first, which --explain announces. The next connection is plain at once, without a byte of SDP.
+// A plain TCP server is reached by plain TCP even if a rule says SDP. The change takes one round
+// trip if the server answers anything. If the server waits for a line, a time-out passes first,
+// announced by --explain. The next connection is plain at once, without a byte of SDP.
 func TestRunPlainServer(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -87,8 +87,8 @@ for _ in range(2):
 	}
 }
 
-// With --require, a connection to a server that speaks plain TCP fails. A retry fails at once,
-// without another attempt over SDP.
+// With --require, a connection to a plain TCP server fails. A retry fails at once, without another
+// attempt over SDP.
 func TestRunPlainServerRequired(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -37,8 +37,9 @@ func buildC(t *testing.T, source string) string {
 	return out
 }
 
-// acceptC accepts connections while a timer interrupts it: INTERVAL_US RESTART. On each connection
-// it echoes 8 bytes, followed by the peer's port as accept and getpeername returned it.
+// acceptC accepts connections while a timer interrupts the calls: INTERVAL_US RESTART. On each
+// connection acceptC echoes 8 bytes, followed by the peer's port as accept and getpeername returned
+// it.
 const acceptC = `
 #include <errno.h>
 #include <netinet/in.h>
@@ -89,8 +90,8 @@ int main(int argc, char **argv) {
 }
 `
 
-// nginxAt writes a configuration of nginx with two workers at a loopback port, and returns its
-// directory and file. serve is the body of the location.
+// nginxAt writes a configuration of nginx with two workers at a loopback port, and returns the
+// configuration's directory and file. serve is the body of the location.
 func nginxAt(t *testing.T, port, serve string) (dir, conf string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "viaduct-nginx") // its workers run as another user
@@ -241,8 +242,8 @@ func TestRunSameHost(t *testing.T) {
 	}
 }
 
-// An nginx with an upstream server registers its sockets with epoll before they connect. Its
-// connections therefore stay TCP, and the responses are complete.
+// An nginx with an upstream server registers upstream sockets with epoll before connecting. The
+// upstream connections therefore stay TCP, and the responses are complete.
 func TestRunSameHostUpstream(t *testing.T) {
 	t.Parallel()
 	nginx := need(t, "nginx", "nginx-light")
@@ -287,9 +288,9 @@ func TestRunSameHostUpstream(t *testing.T) {
 	}
 }
 
-// hostileC closes, duplicates and replaces descriptors while other threads make calls on them, for
-// SECONDS against an echo server at PORT. Two threads use descriptors of their own, and check every
-// byte.
+// hostileC closes, duplicates and replaces descriptors while other threads make calls on the same
+// descriptors, for SECONDS against an echo server at PORT. Two threads use descriptors of their
+// own, and check every byte.
 const hostileC = `
 #define _GNU_SOURCE
 #include <errno.h>

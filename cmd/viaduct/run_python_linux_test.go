@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// selfSigned writes a certificate for localhost and its key, and returns their paths.
+// selfSigned writes a certificate for localhost and the private key, and returns both paths.
 func selfSigned(t *testing.T, dir string) (cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -48,7 +48,7 @@ func selfSigned(t *testing.T, dir string) (cert, key string) {
 	return write("cert.pem", "CERTIFICATE", c), write("key.pem", "PRIVATE KEY", b)
 }
 
-// needPython returns a Python with its standard library, or skips the test.
+// needPython returns a Python with the standard library, or skips the test.
 func needPython(t *testing.T) string {
 	t.Helper()
 	python := need(t, "python3", "python3")
@@ -86,7 +86,7 @@ func TestRunPython(t *testing.T) {
 				want = strings.Replace(want, "reset: ConnectionResetError ECONNRESET", "reset: ended b''", 1)
 			}
 			compareTables(t, r.stdout, want)
-			// EpollSelector registers a socket before it connects, which prevents a pair. One
+			// EpollSelector registers a socket before connecting, and thereby prevents a pair. One
 			// connection is never accepted.
 			n := map[string]int{"sdp": 25, "pair": 24}[how]
 			if c, a := count(es, "connect", how), count(es, "accept", how); c != n || a != n-1 {
@@ -110,8 +110,8 @@ func TestRunSameHostOptions(t *testing.T) {
 	compareTables(t, r.stdout, want)
 }
 
-// A socket that has another reference, or is registered with epoll, is not replaced by a pair. The
-// reason is reported, and the connection works.
+// A socket with another reference, or registered with epoll, is not replaced by a pair. The reason
+// is reported, and the connection works.
 func TestRunSameHostFallback(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -28,7 +28,7 @@ import (
 	"viaduct/sdp"
 )
 
-// openDir returns a new directory that every user may use.
+// openDir returns a new directory with all rights for every user.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "viaduct-run")
@@ -70,7 +70,7 @@ type asUser struct {
 const nobody = 65534
 
 // users calls f for the user of this test, and for a user in a new user namespace. If the test runs
-// as root, it also calls f for an unprivileged user.
+// as root, users also calls f for an unprivileged user.
 func users(t *testing.T, f func(t *testing.T, u *asUser)) {
 	make := func(t *testing.T, attr *syscall.SysProcAttr, uid int) *asUser {
 		dir := openDir(t)
@@ -122,7 +122,7 @@ func (s *served) finish() (code int, es []explained) {
 	return code, s.explained()
 }
 
-// echoPlain starts an echo server over TCP that counts its connections.
+// echoPlain starts an echo server over TCP that counts connections.
 func echoPlain(t *testing.T) (port string, count *atomic.Int64) {
 	l := listenOn(t, "127.0.0.1")
 	count = new(atomic.Int64)
@@ -142,8 +142,8 @@ func echoPlain(t *testing.T) (port string, count *atomic.Int64) {
 	return portOf(l.Addr()), count
 }
 
-// A target is the server for the programs of these tests: an echo server over TCP, and one over SDP
-// to which rule redirects connections. plain counts the connections over TCP.
+// A target is the server for the programs of these tests: an echo server over TCP, and an echo
+// server over SDP to which rule redirects connections. plain counts the connections over TCP.
 type target struct {
 	port  string
 	rule  string
@@ -156,8 +156,8 @@ func newTarget(t *testing.T) target {
 	return target{port: port, plain: count, rule: "127.0.0.1:" + port + "=:" + sdpPort}
 }
 
-// marked sends 8 bytes from an address to serve1 of shapes.c. It checks the echo and returns the
-// mark of the process that answered.
+// marked sends 8 bytes from an address to serve1 of shapes.c. marked checks the echo and returns
+// the mark of the answering process.
 func marked(from, port string) (mark int, err error) {
 	d := sdp.Dialer{}
 	d.Net.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
@@ -194,8 +194,8 @@ func gone(t *testing.T, pid int) {
 	eventually(t, fmt.Sprintf("end of process %d", pid), func() bool { return syscall.Kill(pid, 0) != nil })
 }
 
-// Calls that could open a connection without the supervisor fail with the error of a kernel that
-// does not have these calls.
+// Calls that could open a connection without the supervisor fail with the kernel's error for
+// unknown calls.
 func TestRunFilter(t *testing.T) {
 	t.Parallel()
 	r := run(t, "run", "--", buildCFile(t, "shapes"), "filter", strconv.Itoa(freePort(t)))
@@ -207,8 +207,8 @@ func TestRunFilter(t *testing.T) {
 	}
 }
 
-// A daemon's connections are carried like those of any program. The command ends with the process
-// it has started. The supervisor stays until the daemon has ended.
+// A daemon's connections are carried like those of any program. The command ends with the started
+// process. The supervisor stays until the daemon has ended.
 func TestRunDaemon(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -306,7 +306,7 @@ func TestRunPrefork(t *testing.T) {
 }
 
 // After the program has closed a carried listener, peers are refused. When the program opens
-// another listener at the port, that one is carried too.
+// another listener at the port, the new listener is carried too.
 func TestRunReopen(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -375,8 +375,8 @@ func TestRunFlap(t *testing.T) {
 	wg.Wait()
 }
 
-// The supervisor serves a thread with its own descriptor table from that table, while another
-// thread uses the same numbers.
+// The supervisor serves a thread with a separate descriptor table from the thread's table, while
+// another thread uses the same numbers.
 func TestRunOwnTable(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -398,7 +398,7 @@ func TestRunOwnTable(t *testing.T) {
 }
 
 // No privilege is needed. Connections are carried both ways, held or not, for an unprivileged user,
-// inside a user namespace, and when the program enters one.
+// inside a user namespace, and when the program enters a user namespace.
 func TestRunUsers(t *testing.T) {
 	t.Parallel()
 	users(t, func(t *testing.T, u *asUser) {
@@ -624,7 +624,8 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 			t.Errorf("exit %d; %s", code, s.stderr())
 		}
 	})
-	// An edge-triggered program reads all pending bytes, because it gets no second event for these.
+	// An edge-triggered program reads all pending bytes, because there is no second event for the
+	// same bytes.
 	t.Run("edge", func(t *testing.T) {
 		t.Parallel()
 		port := strconv.Itoa(freePort(t))
@@ -696,7 +697,7 @@ func echoOnce(c net.Conn) error {
 	return nil
 }
 
-// A wrongBytes error means that an echo belongs to another connection.
+// A wrongBytes error reports an echo of another connection's bytes.
 type wrongBytes struct{ want, got [32]byte }
 
 func (e *wrongBytes) Error() string { return fmt.Sprintf("sent %x, got %x", e.want, e.got) }
@@ -825,8 +826,8 @@ func TestRunStorm(t *testing.T) {
 	}
 }
 
-// stormThreads sends SIGURG, which Go's scheduler uses, to every thread of a
-// process until the returned function is called.
+// stormThreads sends SIGURG, used by Go's scheduler, to every thread of a process until the
+// returned function is called.
 func stormThreads(pid int) (end func()) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -848,7 +849,7 @@ func stormThreads(pid int) (end func()) {
 }
 
 // If a connect fails late, the next connect on the socket returns the error, as without viaduct
-// run. After that the socket can be connected.
+// run. Afterwards the socket can be connected.
 func TestRunRetry(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

@@ -15,8 +15,8 @@ import (
 	"viaduct/sdp"
 )
 
-// Within one host, a program under viaduct run and one that speaks SDP itself exchange their bytes
-// through shared memory, whichever of them connects.
+// Within one host, a program under viaduct run and a program with its own SDP exchange all bytes
+// through shared memory, whichever program connects.
 func TestRunSharedMemory(t *testing.T) {
 	t.Parallel()
 	shared := func(es []explained, call string) (n int) {

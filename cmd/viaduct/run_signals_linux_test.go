@@ -25,15 +25,15 @@ func asleep(t *testing.T, pid int) {
 	eventually(t, fmt.Sprintf("sleep of process %d", pid), func() bool { return processState(pid) == 'S' })
 }
 
-// processState returns the kernel's state letter of a process, or 0 if there is no such process.
+// processState returns the kernel's state letter of a process, or 0 if the process does not exist.
 func processState(pid int) byte {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(b), ") ")
 	return (rest + "\x00")[0]
 }
 
-// A signal interrupts a held call as it would interrupt the kernel's own call: a fatal signal ends
-// the program at once, and a handled one runs its handler at once.
+// A signal interrupts a held call like the kernel's own call: a fatal signal ends the program at
+// once, and a handled signal runs its handler at once.
 func TestRunHeldSignals(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -87,8 +87,8 @@ except KeyboardInterrupt: sys.exit(4)
 	})
 }
 
-// The command stops once its program has stopped, and continues when the program does, whichever of
-// the two gets the signal. The program gets each signal once.
+// The command stops once the program has stopped, and continues when the program does, whether the
+// command or the program gets the signal. The program gets each signal once.
 func TestRunStops(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -191,7 +191,7 @@ func TestRunSignalsAtStart(t *testing.T) {
 	}
 }
 
-// A signal that is ignored when the command starts still reaches a program that handles it.
+// A signal ignored at the start of the command still reaches a program that handles it.
 func TestRunIgnoredPassedOn(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -288,8 +288,8 @@ func newCutter(t *testing.T, to string) *cutter {
 	return c
 }
 
-// cut ends all connections: by a reset, as a host that has restarted does, or by an end of the
-// stream, as a killed process does.
+// cut ends all connections: by a reset, like a restarted host, or by an end of the stream, like a
+// killed process.
 func (c *cutter) cut(reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -38,8 +38,8 @@ func TestRunUrgent(t *testing.T) {
 	})
 }
 
-// unixUrgent reports whether unix sockets have urgent data as TCP does. Before Linux 5.15 they have
-// no urgent data, and before 6.11 the mark is sometimes misplaced.
+// unixUrgent reports whether unix sockets have urgent data as TCP does. Before Linux 5.15, unix
+// sockets have no urgent data, and before 6.11 the mark is sometimes misplaced.
 func unixUrgent() bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRunWrongConnects checks that a connect that the kernel refuses changes neither a carried
-// socket nor its addresses.
+// TestRunWrongConnects: a connect refused by the kernel changes neither a carried socket nor the
+// socket's addresses.
 func TestRunWrongConnects(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -16,8 +16,8 @@ import (
 	"viaduct/cmd/viaduct/internal/conform"
 )
 
-// TestRXEPcap records programs that connect by rdma_cm and use RoCEv2, with --pcap. decode must
-// find nothing wrong in the capture, and must agree with tshark.
+// TestRXEPcap records programs over rdma_cm and RoCEv2 with --pcap. decode must find nothing wrong
+// in the capture, and must agree with tshark.
 func TestRXEPcap(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
@@ -68,8 +68,8 @@ func TestRXEPcap(t *testing.T) {
 }
 
 // TestConformDevice runs conform against the RoCE device. One peer is ibv_rc_pingpong, which
-// announces no memory. The other one announces all that the cases need. Only a few cases are run,
-// because the peer must be started for each of them.
+// announces no memory. The other peer announces everything the cases need. Only a few cases are
+// run, because the peer must be started for each case.
 func TestConformDevice(t *testing.T) {
 	t.Parallel()
 	t.Run("ibv_rc_pingpong", func(t *testing.T) {

@@ -42,8 +42,8 @@ func TestRXEWire(t *testing.T) {
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
-			// A client that starts before its server fails, and a server serves only one client. So
-			// the script starts the client until it succeeds.
+			// A client started before the server fails, and a server serves only one client. So the
+			// script restarts the client until the client succeeds.
 			client, clientOut := rxeAt(ctx, b, "for i in 1 2 3 4 5 6 7 8 9; do "+
 				strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+" && exit; sleep 1; done; exit 1")
 			err := client.Run()
@@ -62,7 +62,7 @@ func TestRXEWire(t *testing.T) {
 	}
 }
 
-// wireAddr returns a random loopback address, which is probably unused.
+// wireAddr returns a random and probably unused loopback address.
 func wireAddr() string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), rand.IntN(256), 1+rand.IntN(250))
 }
@@ -77,9 +77,9 @@ func rxeAt(ctx context.Context, addr, script string) (*exec.Cmd, *bytes.Buffer) 
 	return c, out
 }
 
-// If another process has the UDP port of a supervisor's address, --check reports that, and so does
-// the supervisor when a program wants to reach a remote peer. Programs under the same supervisor
-// still reach each other.
+// If another process has the UDP port of a supervisor's address, --check reports the conflict, and
+// so does the supervisor when a program wants to reach a remote peer. Programs under the same
+// supervisor still reach each other.
 func TestRXEPortTaken(t *testing.T) {
 	t.Parallel()
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
@@ -113,8 +113,8 @@ func TestRXEPortTaken(t *testing.T) {
 	}
 }
 
-// The example of package roce writes into the memory of a C program under viaduct run, and reads it
-// back.
+// The example of package roce writes into the memory of a C program under viaduct run, and reads
+// the memory back.
 func TestRXEExample(t *testing.T) {
 	t.Parallel()
 	testkit.Long(t, "5 s")

@@ -128,8 +128,8 @@ func newShark(t *testing.T) *tshark.Shark {
 	return s
 }
 
-// agree checks that decode finds nothing wrong in a capture and agrees with tshark. In captures of
-// FCIP, each frame first gets a packet of its own.
+// agree fails the test unless decode finds nothing wrong in a capture and agrees with tshark. In
+// captures of FCIP, each frame is first moved to a separate packet.
 func agree(t *testing.T, s *tshark.Shark, file string, as ...string) *tshark.Report {
 	t.Helper()
 	decode := append([]string{"decode", "--json", "--segments"}, as...)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A manager acts as systemd towards a service: it passes sockets to the service and receives its
-// status messages.
+// A manager acts as systemd towards a service: the manager passes sockets to the service and
+// receives status messages.
 type manager struct {
 	t    *testing.T
 	conn *net.UnixConn
@@ -51,8 +51,8 @@ func (m *manager) await(line string) {
 	}
 }
 
-// service starts a command with sockets like systemd, which sets LISTEN_PID between fork and exec.
-// Here, a shell sets LISTEN_PID to its own number and then becomes the command.
+// service starts a command with sockets like systemd. systemd sets LISTEN_PID between fork and
+// exec. Here, a shell sets LISTEN_PID to the shell's own number and then becomes the command.
 func (m *manager) service(sockets []*os.File, args ...string) *exec.Cmd {
 	m.t.Helper()
 	c := command(m.t.Context(), args...)
@@ -73,7 +73,7 @@ func (m *manager) service(sockets []*os.File, args ...string) *exec.Cmd {
 	return c
 }
 
-// tcpSocket returns a listening socket as a file, and its address.
+// tcpSocket returns a listening socket as a file, and the socket's address.
 func tcpSocket(t *testing.T) (*os.File, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,8 +89,8 @@ func tcpSocket(t *testing.T) (*os.File, string) {
 	return f, l.Addr().String()
 }
 
-// TestSocketActivation: a client that connected before the service started is served on the socket
-// the service manager opened, over every transport. The manager receives READY, WATCHDOG and
+// TestSocketActivation: a client connected before the start of the service is served on the socket
+// opened by the service manager, over every transport. The manager receives READY, WATCHDOG and
 // STOPPING.
 func TestSocketActivation(t *testing.T) {
 	t.Parallel()
@@ -150,8 +150,8 @@ func TestSocketActivationUDP(t *testing.T) {
 	}
 }
 
-// TestServices checks with systemd-analyze that every shipped unit has few privileges and contains
-// no unknown setting.
+// TestServices: according to systemd-analyze, every shipped unit has few privileges and contains no
+// unknown setting.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")

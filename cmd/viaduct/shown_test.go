@@ -18,7 +18,8 @@ import (
 	"viaduct/samehost"
 )
 
-// A session runs commands of a page of the documentation. It replaces their ports by free ones.
+// A session runs commands of a page of the documentation, with free ports instead of the printed
+// ports.
 type session struct {
 	t     *testing.T
 	sh    string
@@ -56,7 +57,7 @@ func (s *session) free(command string) string {
 	})
 }
 
-// run runs a script that stops at the first failing command. out is stdout and stderr together.
+// run runs a script until the first failing command. out is stdout and stderr together.
 func (s *session) run(dir, script string) (out string, err error) {
 	c := exec.CommandContext(s.t.Context(), s.sh, "-e", "-c", script)
 	c.Dir = dir
@@ -73,7 +74,7 @@ func (s *session) run(dir, script string) (out string, err error) {
 	return b.String(), err
 }
 
-// TestReadme runs the commands of README.md as they stand, in one directory.
+// TestReadme runs the commands of README.md without changes, in one directory.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../README.md")
@@ -101,7 +102,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// Patterns for output that varies between runs: numbers except those of requirements, and widths of
+// Patterns for output that varies between runs: numbers except requirement numbers, and widths of
 // columns.
 var (
 	anyHex    = regexp.MustCompile(`\b(0x[0-9a-f]+|[0-9a-f]{8})\b`)
@@ -121,7 +122,7 @@ func likeness(line string) string {
 	return strings.TrimSpace(anyWidth.ReplaceAllStringFunc(line, func(s string) string { return s[:1] }))
 }
 
-// asShown reports whether the printed lines match the shown ones, apart from numbers. A line of
+// asShown reports whether the printed lines match the shown lines, apart from numbers. A line of
 // three dots stands for any number of lines.
 func asShown(shown, printed []string) bool {
 	if len(shown) == 0 {
@@ -138,8 +139,8 @@ func asShown(shown, printed []string) bool {
 	return len(printed) > 0 && likeness(shown[0]) == likeness(printed[0]) && asShown(shown[1:], printed[1:])
 }
 
-// withoutNudges drops the empty RDMA Writes after the first one of a conversation: on a slow
-// machine an Initiator sends another one, so that the Responder may answer. [I-10]
+// withoutNudges drops the empty RDMA Writes after the first empty Write of a conversation: on a
+// slow machine an Initiator sends another empty Write, so that the Responder may answer. [I-10]
 func withoutNudges(printed []string) []string {
 	seen := false
 	return slices.DeleteFunc(printed, func(line string) bool {
@@ -151,9 +152,9 @@ func withoutNudges(printed []string) []string {
 	})
 }
 
-// TestGuideCommands runs the sessions in the pages of docs, which are blocks of the language
-// console, and compares the output. Each page has its own directory. The output of background
-// commands is ignored.
+// TestGuideCommands runs the sessions in the pages of docs (blocks of the language console), and
+// compares the output. Each page has a separate directory. The output of background commands is
+// ignored.
 func TestGuideCommands(t *testing.T) {
 	t.Parallel()
 	needs := map[string][]string{

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPutStream checks that put stores a stream of unknown length up to its end, and stores nothing
-// if the client ends before the stream.
+// TestPutStream: put stores a stream of unknown length up to the end, and stores nothing if the
+// client ends before the stream.
 func TestPutStream(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {
@@ -33,7 +33,7 @@ func TestPutStream(t *testing.T) {
 				same(t, filepath.Join(root, "d/s"), body)
 			}
 
-			// put reads from the pipe that get writes to.
+			// put reads from the pipe written by get.
 			fifo := filepath.Join(work, "fifo")
 			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// TestTokenFile: by RDMA and by HTTP, a server with a token serves clients with that token. It
-// refuses other clients with an error that says so, a log line and a metric. None of these contains
-// the token.
+// TestTokenFile: by RDMA and by HTTP, a server with a token serves clients with the same token. The
+// server refuses other clients with an error naming the token, a log line and a metric. Neither
+// error, log nor metric contains the token.
 func TestTokenFile(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse-battery-staple"

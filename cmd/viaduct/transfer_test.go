@@ -151,7 +151,8 @@ func TestKill(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.Close()
-				// On a fast disk the transfer may finish before the kill, which is fine too.
+				// On a fast disk the transfer may finish before the kill. The test accepts an early
+				// finish.
 				srv, urls := start(t, 1, "serve", "--root", root,
 					"--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
 				cl, _ := start(t, 0, "put", src, at(urls[0], "d/x"))

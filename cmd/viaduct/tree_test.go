@@ -55,7 +55,7 @@ func alike(t *testing.T, a, b string) {
 }
 
 // TestTree: directories are copied to the server and back over every transport. Existing files are
-// skipped on request, and sync can print its plan.
+// skipped on request, and sync can print the plan.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
@@ -117,8 +117,8 @@ func tree(t *testing.T, scheme, listen, from string) {
 	fails(t, 2, "--parallel", "sync", from, at(u, "x"), "--parallel", "0")
 }
 
-// TestTreeInterrupted: a copy that ends by a signal or by the end of either process leaves only
-// complete files on the server. Run again, it copies the missing files.
+// TestTreeInterrupted: a copy ended by a signal, or by the end of either process, leaves only
+// complete files on the server. Run again, the command copies the missing files.
 func TestTreeInterrupted(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
@@ -165,7 +165,8 @@ func TestTreeInterrupted(t *testing.T) {
 	}
 }
 
-// TestTreeHostile: a client refuses names by which a server could make it write outside the target.
+// TestTreeHostile: a client refuses names by which a server could make the client write outside the
+// target.
 func TestTreeHostile(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"../evil", "/evil", "a/b", "..", ".", ""} {
@@ -201,8 +202,8 @@ func TestTreeHostile(t *testing.T) {
 	}
 }
 
-// TestTreeDiskFull: copying a directory to a full disk fails with that error. Files copied so far
-// are complete, and the copy continues once there is room.
+// TestTreeDiskFull: copying a directory to a full disk fails with the error "no space". Files
+// copied so far are complete, and the copy continues once there is room.
 func TestTreeDiskFull(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestVIPLCheck checks that the report lists the devices that programs with libvipl can open, and
-// for other devices the reason why not.
+// TestVIPLCheck: the report lists the devices available to programs with libvipl, and for other
+// devices the reason why not.
 func TestVIPLCheck(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "vipl.conf")

@@ -11,7 +11,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestWait: with --wait a client may be started before its server.
+// TestWait: with --wait a client may be started before the server.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {
@@ -66,7 +66,7 @@ func benchWaits(t *testing.T) {
 	}
 }
 
-// TestRefusal: the error for a server that is not running gives no advice about discriminators.
+// TestRefusal: the error about a refused connection gives no advice about discriminators.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {

@@ -34,9 +34,9 @@ func residentOf(t *testing.T, pid int) int {
 }
 
 // TestEchoWaves sends waves of 1000 connections to an echo server, each with 17 messages of 1 kB:
-// one more than the 16 receives of one MiB that the server must post per connection. The server
-// must use memory only for received bytes, not for possible ones, and no wave may add to the memory
-// of the previous one. [V-43] [I-70]
+// one more than the 16 receives of 1 MiB the server must post per connection. The server must use
+// memory only for received bytes, not for possible bytes, and no wave may add to the memory of the
+// previous wave. [V-43] [I-70]
 func TestEchoWaves(t *testing.T) {
 	lengthy(t, "14 s")
 	t.Parallel()
@@ -52,8 +52,8 @@ func TestEchoWaves(t *testing.T) {
 		t.Logf("*** %d connections in place of %d: no more descriptors are allowed ***", most, conns)
 		conns = most
 	}
-	// A connection needs a page for each receive, its own state, and garbage that is not yet
-	// collected. That is a fifth of a MiB, although 16 MiB may arrive.
+	// A connection needs a page for each receive, the connection's state, and garbage not yet
+	// collected: together a fifth of a MiB, although 16 MiB may arrive.
 	most := 64<<20 + conns*(200<<10)
 	if raceDetector {
 		most = 256<<20 + conns*(1<<20)
@@ -98,7 +98,8 @@ func TestEchoWaves(t *testing.T) {
 	}
 }
 
-// wave1kB returns open connections to an echo server, each of which has echoed 17 messages of 1 kB.
+// wave1kB returns open connections to an echo server. Each connection has echoed 17 messages of 1
+// kB.
 func wave1kB(t *testing.T, conns int, dial func(context.Context) (msg.Conn, error)) []msg.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

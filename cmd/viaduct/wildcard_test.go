@@ -12,7 +12,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// hostAddresses returns the addresses of this host that can be dialled without a zone.
+// hostAddresses returns the host's addresses that can be dialled without a zone.
 func hostAddresses(t *testing.T) (at []netip.Addr) {
 	t.Helper()
 	as, err := net.InterfaceAddrs()
@@ -29,7 +29,7 @@ func hostAddresses(t *testing.T) (at []netip.Addr) {
 }
 
 // eachWildcard runs f with each spelling of "every address" for transports with a discriminator,
-// and with one spelling for other transports.
+// and with a single spelling for other transports.
 func eachWildcard(t *testing.T, f func(t *testing.T, listen string)) {
 	for _, scheme := range transport.Names() {
 		hosts := []string{""}
@@ -45,7 +45,7 @@ func eachWildcard(t *testing.T, f func(t *testing.T, listen string)) {
 	}
 }
 
-// callAt returns the URL by which a client at this host reaches a listener at the address ip.
+// callAt returns the URL by which a client at the same host reaches a listener at the address ip.
 func callAt(t *testing.T, listening string, ip netip.Addr) string {
 	t.Helper()
 	u, err := addr.Parse(listening)
@@ -57,7 +57,7 @@ func callAt(t *testing.T, listening string, ip netip.Addr) string {
 }
 
 // TestWildcard: a listener at no host, at 0.0.0.0 or at [::] answers at every address of the host,
-// and at the address it prints.
+// and at the printed address.
 func TestWildcard(t *testing.T) {
 	t.Parallel()
 	eachWildcard(t, func(t *testing.T, listen string) {
