@@ -13,7 +13,7 @@ type wait struct {
 	match func(c *conn) // called once with a held request, which it accepts or rejects
 }
 
-// addWait registers w. If a lingering request has w's discriminator, w gets that request at once
+// addWait registers w. If a lingering request has w's discriminator, w gets the request at once
 // instead. [FCVI-5.3.2-6]
 func (p *port) addWait(now fc.Time, w *wait) {
 	for _, c := range p.handles.all() {
@@ -138,8 +138,8 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 }
 
 // peerRqst handles a request of peer mode. It matches the request with a local one, or holds the
-// peer's request until a local one is made. [FCVI-A-1] [FCVI-A-2] [FCVI-A-3] [FCVI-A-4] [FCVI-A-5]
-// [FCVI-A-6] [FCVI-A-8]
+// peer's request until the consumer makes a matching request. [FCVI-A-1] [FCVI-A-2] [FCVI-A-3]
+// [FCVI-A-4] [FCVI-A-5] [FCVI-A-6] [FCVI-A-8]
 func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload, refuse func(iu.Reason)) {
 	var c *conn
 	for _, o := range p.handles.conns {
@@ -180,9 +180,9 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 	}
 }
 
-// superseded releases a held peer-to-peer request that is older than q and has the same port and
-// addresses. Such a request is still held if its cancellation was lost. superseded returns true if
-// q is the older request.
+// superseded releases a held peer-to-peer request older than q, of the same port and addresses.
+// Such a request is still held if its cancellation was lost. superseded returns true if q is the
+// older request.
 func (p *port) superseded(now fc.Time, r *fc.Remote, id uint32, q *iu.ConnectPayload) bool {
 	for _, o := range p.handles.all() {
 		if o.state != stHeld || o.mode != iu.PeerToPeer || o.taken || o.remote != r ||
@@ -225,8 +225,8 @@ func (c *conn) onExchange(f *fc.Frame, h *iu.Header) {
 	c.their.rxid = c.p.rxid(f)
 }
 
-// hold creates an endpoint for a request that waits for a decision. It returns nil if no handle is
-// free. [FCVI-6.8-3]
+// hold creates an endpoint for a request awaiting a decision, and returns nil if no handle is free.
+// [FCVI-6.8-3]
 func (p *port) hold(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) *conn {
 	c := p.newConn(now, h.Flags.Mode())
 	if c == nil {
@@ -352,7 +352,7 @@ func (c *conn) sendResp1(now fc.Time, reason iu.Reason) {
 	c.sendSetup(now, &c.their, &h, u, payload)
 }
 
-// refuse sends a refusal for a request that has no endpoint at this side.
+// refuse sends a refusal for a request without an endpoint at this side.
 func (p *port) refuse(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, handle uint32, reason iu.Reason) {
 	a := iu.Header{Op: iu.ConnectResp1, Handle: handle, Flags: h.Flags & (iu.FlagModeMask | iu.FlagRetry),
 		MsgID: h.MsgID, Total: h.Total, Param: iu.Status{Reason: reason}.Param()}
@@ -427,13 +427,13 @@ func (c *conn) sendResp3(now fc.Time) {
 	c.their.open = false
 }
 
-// aborted handles an ABTS for an Exchange the peer originated. It returns true if the Exchange
+// aborted handles an ABTS for an Exchange the peer originated, and returns true if the Exchange
 // belongs to this endpoint.
 func (c *conn) aborted(now fc.Time, oxid uint16) bool {
 	if c.their.open && c.their.oxid == oxid {
 		c.their.open = false
 		if c.state == stHeld && c.mode == iu.PeerToPeer {
-			// The peer no longer waits for an answer, unless it repeats its request.
+			// The peer no longer waits for an answer, unless the request is repeated.
 			c.setState(stIdle)
 			c.release(now, c.p.np.RATOV())
 			if c.hasKey {

@@ -29,8 +29,8 @@ func (c *conn) answer(a answer) {
 	c.p.activate(c)
 }
 
-// sendAnswer sends the next frames of the response that is first in line, at most room frames, and
-// returns their number. At least one response must be queued. [FCVI-5.2.5-5]
+// sendAnswer sends the next frames of the first response in line, at most room frames, and returns
+// their number. At least one response must be queued. [FCVI-5.2.5-5]
 func (c *conn) sendAnswer(now fc.Time, room int) int {
 	t, p := &c.tx, c.p
 	a := t.answers.at(0)
@@ -90,9 +90,9 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	return frames
 }
 
-// serveRead checks the memory that an RDMA Read names, which is one range, and queues the answer.
-// It returns false if the Read failed, which ends the connection. A Read consumes no receive
-// descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
+// serveRead checks the memory range named by an RDMA Read, and queues the answer. If the check
+// fails, serveRead ends the connection and returns false. A Read consumes no receive descriptor.
+// [FCVI-5.2.4-2] [VIA-4.3-1]
 func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 	h := &m.h
 	reads := 0

@@ -14,7 +14,7 @@ import (
 	"viaduct/vi"
 )
 
-// TestLoginUnderNoise: on fabrics that lose, duplicate and reorder frames of every kind, set-up
+// TestLoginUnderNoise: on fabrics losing, duplicating and reordering frames of every kind, set-up
 // takes longer but succeeds.
 func TestLoginUnderNoise(t *testing.T) {
 	for seed := range uint64(60) {
@@ -33,8 +33,8 @@ func TestLoginUnderNoise(t *testing.T) {
 	}
 }
 
-// A conversation is a connection from its set-up to its end, with messages of each kind. A test
-// injects faults into it.
+// A conversation is a connection from set-up to end, with messages of each kind. A test injects
+// faults into it.
 type conversation struct {
 	mode  iu.Mode
 	level iu.Reliability
@@ -111,7 +111,7 @@ func (v conversation) run(t *testing.T, faults ...*fabric.Fault) int {
 	if ready(a) || ready(b) {
 		t.Errorf("after the disconnect: %v, %v", a.c.state, b.c.state)
 	}
-	// An end that is still connected detects the loss of its peer by sending.
+	// A still connected end detects the loss of its peer by sending.
 	for range 2 {
 		for _, f := range []*fake{a, b} {
 			if ready(f) && f.c.up != nil {
@@ -152,7 +152,7 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 		if f == b {
 			other = a
 		}
-		// Each delivery must be the next message that the other end sent.
+		// Each delivery must be the next message the other end sent.
 		next, ends := 0, false
 		for _, r := range f.recvs {
 			if !r.done {
@@ -183,7 +183,7 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 				next = found + 1
 			}
 		}
-		// At Reliable Reception a successful send means that the message was delivered.
+		// At Reliable Reception a successful send means a delivered message.
 		for k, w := range other.sends {
 			if k < 4 && v.level == iu.ReliableReception && w.done && w.status == 0 && next <= k {
 				t.Errorf("%s: message %d was reported delivered and was not", name, k) // [FCVI-3-7]
@@ -251,8 +251,8 @@ func TestCampaignSingle(t *testing.T) {
 	}
 }
 
-// fullCampaign makes TestCampaignPairs run all pairs, some 60 000 conversations. Otherwise it runs
-// one in nine, which still combines every IU with every fault.
+// fullCampaign makes TestCampaignPairs run all pairs, some 60 000 conversations. Otherwise the test
+// runs every ninth pair, and still combines every IU with every fault.
 var fullCampaign = flag.Bool("fcvi.campaign", false, "play every pair of the fault campaign")
 
 // TestCampaignPairs applies faults to two IUs of a conversation. [FCVI-8.4-7] [FCVI-3-10]

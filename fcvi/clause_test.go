@@ -14,7 +14,7 @@ import (
 	"viaduct/vi"
 )
 
-// A sent is an FC-VI frame that a port has sent.
+// A sent is an FC-VI frame a port has sent.
 type sent struct {
 	f    fc.Frame
 	h    iu.Header
@@ -425,9 +425,9 @@ func TestHostileFrames(t *testing.T) {
 		if st.RCtlMismatch != 1 || !r.done || string(r.buf[:4]) != "data" {
 			t.Errorf("R_CTL: %+v, delivered %v", st.RCtlMismatch, r.done)
 		}
-		// A copy of the frame is late. A frame that claims to belong to the current message but
-		// differs from it is a synonym. [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.5-3]
-		// [FCVI-4-3]
+		// A copy of the frame is late. A frame claiming to belong to the current message, but
+		// different from the message, is a synonym. [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5]
+		// [FCVI-5.5-3] [FCVI-4-3]
 		s.inject(0, good, []byte("data"), nil)
 		good.MsgID++
 		more := func(f *fc.Frame) { f.FCtl &^= fc.FCtlEndSeq | fc.FCtlLastSeq; f.SeqID = 77 }
@@ -441,7 +441,7 @@ func TestHostileFrames(t *testing.T) {
 		if st.LateFrames != 1 || st.Synonyms != 2 || !r.done || string(r.buf[:8]) != "1234abcd" {
 			t.Errorf("late %d, synonyms %d, got %q", st.LateFrames, st.Synonyms, r.buf[:8])
 		}
-		// A frame from a third port that knows the handle is only counted. [FCVI-4-1]
+		// A frame from a third port with a valid handle is only counted. [FCVI-4-1]
 		if b.c.remote != nil {
 			c := b.c.remote
 			b.c.remote = &fc.Remote{}
@@ -456,7 +456,7 @@ func TestHostileFrames(t *testing.T) {
 		if b.c.state != stConnected {
 			t.Fatalf("%v: state %v", level, b.c.state)
 		}
-		// A response to a request that was completed long ago is ignored.
+		// A response to a request completed long ago is ignored.
 		s.inject(1, iu.Header{Handle: a.c.handle, Op: iu.SendResp, MsgID: a.c.tx.nextID - 1}, nil, nil)
 		if a.c.state != stConnected {
 			t.Errorf("an old response: state %v", a.c.state)
@@ -472,8 +472,8 @@ func TestHostileFrames(t *testing.T) {
 			t.Errorf("%v: malformed %d, opcodes %d, state %v", level, st.Malformed, st.BadOpcode, b.c.state)
 		}
 	}
-	// Each of these requests breaks a rule, or names memory that the peer may not access.
-	// [FCVI-6.1-4] [FCVI-5.2.3-3] [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
+	// Each request below breaks a rule, or names memory the peer may not access. [FCVI-6.1-4]
+	// [FCVI-5.2.3-3] [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
 	for name, v := range map[string]struct {
 		h      iu.Header
 		data   []byte
@@ -687,8 +687,8 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_4: exchange ids are used in a cycle, and an id that is open or locked is skipped.
-// [FCVI-5.4-1] [FCVI-5.4-2] [FCVI-5.4-3] [FCVI-5.4-4]
+// TestFCVI_5_4: exchange ids are used in a cycle, and an open or locked id is skipped. [FCVI-5.4-1]
+// [FCVI-5.4-2] [FCVI-5.4-3] [FCVI-5.4-4]
 func TestFCVI_5_4(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p := &s.ports[0].oxids

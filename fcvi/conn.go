@@ -10,9 +10,9 @@ import (
 	"viaduct/vi"
 )
 
-// A consumer is the VI above a connection: its queues, and the memory it has opened to the peer.
-// Its methods are called one at a time and must not block. None is called after broken, or after
-// the connection has detached the consumer by clearing conn.up.
+// A consumer is the VI above a connection: the VI's queues, and the memory opened to the peer. The
+// methods are called one at a time and must not block. None is called after broken, or after the
+// connection has detached the consumer by clearing conn.up.
 type consumer interface {
 	// peek returns the control word of the next send descriptor, and false if no descriptor may
 	// start. next starts that descriptor and fills w.
@@ -47,7 +47,7 @@ type consumer interface {
 	broken(orderly bool)
 }
 
-// A work is a send descriptor that is being executed.
+// A work is a send descriptor being executed.
 type work struct {
 	op   iu.Opcode
 	n    uint32 // length of the message in bytes
@@ -72,9 +72,9 @@ type leg struct {
 	open       bool
 }
 
-// A conn is an endpoint: a VI connection from its request to its end. The port calls it for one
-// event at a time. All methods share one receiver, because one event may concern the set-up,
-// messages in both directions and the end. Each file has the methods of one subject.
+// A conn is an endpoint: a VI connection from request to end. The port calls a conn for one event
+// at a time. All methods share one receiver, because one event may concern the set-up, messages in
+// both directions and the end. Each file has the methods of one subject.
 type conn struct {
 	p     *port
 	state state
@@ -90,7 +90,7 @@ type conn struct {
 	rx      rxState
 }
 
-// A terms holds the two ends of a connection and the parameters on which they agreed.
+// A terms holds the two ends of a connection and the agreed parameters.
 type terms struct {
 	handle    uint32
 	rHandle   uint32
@@ -107,7 +107,7 @@ type terms struct {
 	sec       []byte // security information in this side's set-up payload
 }
 
-// A setUp is the state of a connection that is being set up.
+// A setUp is the state of a connection being set up.
 type setUp struct {
 	own       leg // the set-up that this side originated
 	their     leg // the set-up that the peer originated
@@ -126,7 +126,7 @@ type setUp struct {
 	lingering bool // the request is held because there is no waiter
 }
 
-// A holding records what a connection waits for, and stores frames that arrive too early.
+// A holding records what a connection waits for, and stores early frames.
 type holding struct {
 	queued  bool // the connection is in port.active
 	stalled bool // the connection waits for room on its link
@@ -135,7 +135,7 @@ type holding struct {
 	holds   bool // messages wait for a receive descriptor instead of failing
 }
 
-// An ending is the state of a connection that is ending.
+// An ending is the state of an ending connection.
 type ending struct {
 	late    *lateDisc // the peer's disconnect, if it is delayed
 	disc    leg       // the Exchange of our DISCONNECT_RQST
@@ -157,7 +157,7 @@ func (p *port) newConn(now fc.Time, mode iu.Mode) *conn {
 	return c
 }
 
-// An earlyFrame is a frame that arrived before the consumer started.
+// An earlyFrame is a frame received before the consumer started.
 type earlyFrame struct {
 	f   fc.Frame
 	buf []byte
@@ -198,8 +198,8 @@ func (c *conn) reliable() bool { return c.attrs.Reliability != iu.Unreliable }
 
 func (c *conn) rr() bool { return c.attrs.Reliability == iu.ReliableReception }
 
-// recovers reports whether lost frames are recovered. In class 2 at a reliable level they are,
-// because the sender repeats unacknowledged frames. [FCVI 8.4]
+// recovers reports whether lost frames are recovered. In class 2 at a reliable level recovers
+// returns true, because the sender repeats unacknowledged frames. [FCVI 8.4]
 func (c *conn) recovers() bool { return c.class == fc.Class2 && c.reliable() }
 
 // ordered reports whether a missing frame counts as lost as soon as a later frame arrives. That
@@ -220,7 +220,7 @@ func (c *conn) gap() time.Duration {
 	return c.p.np.EDTOV()
 }
 
-// setState enters state s. It panics if arrows has no such change. No other code assigns c.state.
+// setState enters state s, and panics if arrows has no such change. No other code assigns c.state.
 func (c *conn) setState(s state) {
 	if c.state == s {
 		return

@@ -37,7 +37,7 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	}
 	c.setState(stResolve)
 	if c.mode == iu.PeerToPeer {
-		// If the peer's request is already held here, it is answered at once. [FCVI-5.3.3-2]
+		// A peer's request already held here is answered at once. [FCVI-5.3.3-2]
 		for _, h := range p.handles.all() {
 			if h.state == stHeld && h.mode == iu.PeerToPeer && c.matches(h.local, h.want) {
 				c.adopt(now, h)
@@ -93,7 +93,7 @@ func (c *conn) capTransfer() {
 }
 
 // fits reports whether a set-up IU with n bytes of payload and this side's security information
-// fits the receive data field of the peer's port. Without security information it always fits.
+// fits the receive data field of the peer's port. Without security information the IU always fits.
 // [FCVI-6.8-4]
 func (c *conn) fits(n int) bool {
 	return iu.LongLen+n+len(c.sec) <= min(fc.MaxData, c.remote.RxSize)
@@ -114,7 +114,7 @@ func sameLocal(ours, called iu.NetAddress) bool {
 	return ours.Equal(called)
 }
 
-// adopt moves the peer's request and its Exchange from the held endpoint h to c, and releases h.
+// adopt moves the peer's request and Exchange from the held endpoint h to c, and releases h.
 func (c *conn) adopt(now fc.Time, h *conn) {
 	c.remote, c.class, c.rHandle, c.rattrs, c.initRx, c.security = h.remote, h.class, h.rHandle,
 		h.rattrs, h.initRx, h.security

@@ -8,9 +8,10 @@ import (
 	"viaduct/vi"
 )
 
-// A viConsumer implements consumer with a VI. The station's lock guards it. Until that lock is
-// released, it keeps memory pinned and collects completions. The reason is that frames are handled
-// in batches, and a pin or a check of a work queue for each frame would cost as much as the frame.
+// A viConsumer implements consumer with a VI. The station's lock guards a viConsumer. Memory stays
+// pinned, and completions are collected, until the lock is released. The reason is that frames are
+// handled in batches, and a pin or a check of a work queue for each frame would cost as much as the
+// frame.
 type viConsumer struct {
 	s       *station
 	ep      *vi.Endpoint
@@ -40,7 +41,7 @@ func (p *piece) drop() {
 	*p = piece{}
 }
 
-// A target is pinned memory that the peer named, from address va on.
+// A target is pinned memory the peer named, from address va on.
 type target struct {
 	handle uint32
 	va     uint64
@@ -138,8 +139,8 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 	return ref.B()
 }
 
-// copyPinned copies src to dst, of which one is memory that m pins. It returns an error if an
-// access to the pinned memory faults.
+// copyPinned copies src to dst, where either src or dst is memory pinned by m. The result is an
+// error if an access to the pinned memory faults.
 func copyPinned(dst, src []byte, m vi.Memory) error { return regmem.Copy(dst, src, m.Guarded()) }
 
 func (v *viConsumer) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status) {
@@ -232,8 +233,8 @@ func (v *viConsumer) check(handle uint32, va uint64, n uint32, write bool) bool 
 	return v.ep.CheckTarget(vi.MemHandle(handle), va, uint64(n), write)
 }
 
-// named returns the memory that the peer names, from va+off to va+total, pinned until settle. ok is
-// false if the peer may not access it.
+// named returns the memory the peer names, from va+off to va+total, pinned until settle. ok is
+// false if the peer may not access the memory.
 func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bool) (b []byte, ok bool) {
 	t := &v.target
 	if t.ref.Len() > 0 && t.handle == handle && t.write == write {

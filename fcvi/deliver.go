@@ -80,8 +80,8 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 	return true
 }
 
-// reject1 handles a message that cannot be delivered. At Unreliable Delivery it is dropped, at
-// Reliable Delivery DISCONNECT_RQST reports it, and at Reliable Reception and for Reads an ERR
+// reject1 handles an undeliverable message. Unreliable Delivery drops the message, at Reliable
+// Delivery DISCONNECT_RQST reports the failure, and at Reliable Reception and for Reads an ERR
 // response does. [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
 func (c *conn) reject1(now fc.Time, m *rxMsg, reason iu.Reason) {
 	r := &c.rx

@@ -6,8 +6,8 @@ import (
 	"viaduct/vi"
 )
 
-// disconnect ends the connection for the local consumer. It detaches the consumer, so that none of
-// its methods is called afterwards. [FCVI-5.3.5-1]
+// disconnect ends the connection for the local consumer. The consumer is detached: none of the
+// consumer's methods is called afterwards. [FCVI-5.3.5-1]
 func (c *conn) disconnect(now fc.Time) {
 	c.up = nil
 	switch c.state {
@@ -15,7 +15,7 @@ func (c *conn) disconnect(now fc.Time) {
 		c.setState(stDiscSent)
 		c.stopStreams(now)
 		// If frames can overtake each other, the disconnect names the message sent last. The peer
-		// then accepts all messages up to that one before it disconnects. [VIA-6.4-20]
+		// then accepts all messages up to the named message before disconnecting. [VIA-6.4-20]
 		c.sendDisconnect(now, iu.ULPDisconnect, c.tx.nextID, c.reliable() && !c.ordered())
 	case stResolve, stRqst, stResp2, stConceded, stResp1, stHeld:
 		c.abandon(now)
@@ -67,8 +67,8 @@ func (c *conn) breakNow(now fc.Time, orderly bool) {
 	}
 }
 
-// violation counts a frame that breaks the rules of its IU. At the reliable levels it also ends the
-// connection. [FCVI-6.1-4]
+// violation counts a frame that breaks the rules of its IU, and also ends the connection at the
+// reliable levels. [FCVI-6.1-4]
 func (c *conn) violation(now fc.Time, msg iu.MsgID) {
 	c.p.stats.Malformed++
 	if c.reliable() {
@@ -179,17 +179,17 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// A lateDisc is an orderly DISCONNECT_RQST that has overtaken messages.
+// A lateDisc is an orderly DISCONNECT_RQST received ahead of messages sent earlier.
 type lateDisc struct {
 	early  earlyFrame
 	before iu.MsgID // the peer has sent all messages before this one
 	timer  *fc.Timer
 }
 
-// disconnectEarly delays an orderly disconnect, for T_GAP at most, while messages that were sent
-// before it have not arrived. Only a fabric that reorders frames makes that possible. Without ERR,
-// FCVI_MSG_ID names the first message that will not arrive. disconnectEarly returns false if the
-// disconnect can be handled at once.
+// disconnectEarly delays an orderly disconnect, for T_GAP at most, while messages sent before the
+// disconnect have not arrived. Only a fabric that reorders frames makes a disconnect overtake
+// messages. Without ERR, FCVI_MSG_ID names the first message that will not arrive. disconnectEarly
+// returns false if the disconnect can be handled at once.
 func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
 	if h.Flags&(iu.FlagErr|iu.FlagMsgID) != iu.FlagMsgID || c.ordered() || c.up == nil || !h.MsgID.After(c.rx.mexp) {
 		return false

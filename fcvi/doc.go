@@ -9,8 +9,8 @@
 //
 // A NIC is an FC-VI port. With Config.Listen the NIC runs a fabric, which other NICs join over
 // FCIP. To connect to a host address, the NIC opens a link to that host and logs in to the fabric
-// there. With Config.Fabric the NIC is one N_Port of a fabric that runs elsewhere, and reaches the
-// other ports of that fabric. Addresses are IP addresses, with the FCIP port if it is not 3225, or
+// there. With Config.Fabric the NIC is an N_Port of a fabric that runs elsewhere, and reaches the
+// fabric's other ports. Addresses are IP addresses, with the FCIP port if different from 3225, or
 // Port_Names of 8 bytes.
 //
 // # What is implemented
@@ -26,8 +26,8 @@
 // receiving port instead: at Reliable Reception the sender's window bounds them; at Reliable
 // Delivery more than 64 that wait, or more bytes than the port holds, break the connection.
 //
-// The text of the standard, which fixes the code points, is not public.
-// docs/requirements/fcvi-requirements.md has the values that this project has assigned.
+// The text of the standard fixes the code points, and is not public.
+// docs/requirements/fcvi-requirements.md has the values assigned by this project.
 //
 // # Errors and cancellation
 //

@@ -10,8 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// A client sends a message to a server that has a Fibre Channel fabric of its own. The client joins
-// the fabric by an FCIP link, over TCP. With Linger, a request that arrives before the server's
+// A client sends a message to a server that has its own Fibre Channel fabric. The client joins the
+// fabric by an FCIP link, over TCP. With Linger, a request that arrives before the server's
 // ConnectWait is held until then.
 func Example() {
 	ctx := context.Background()

@@ -19,7 +19,7 @@ import (
 )
 
 // TestFabricDaemon: two NICs connect over a fabric of two daemons on different domains. Each NIC
-// reaches its daemon over FCIP. [FCFS-3.2-4]
+// reaches a daemon over FCIP. [FCFS-3.2-4]
 func TestFabricDaemon(t *testing.T) {
 	var addr [2]string
 	var ds [2]*fabricd.Daemon
@@ -61,7 +61,7 @@ func TestFabricDaemon(t *testing.T) {
 	if s := ds[0].Stats(); s.Forwarded == 0 || s.NoRoute != 0 {
 		t.Errorf("%+v", s)
 	}
-	// Closing a daemon logs out its ports. The ports of the other daemon are notified.
+	// Closing a daemon logs out the daemon's ports. The ports of the other daemon are notified.
 	ds[1].Close()
 	for v.State() == vi.Connected {
 		if ctx.Err() != nil {
@@ -71,8 +71,8 @@ func TestFabricDaemon(t *testing.T) {
 	}
 }
 
-// TestOneFabricManyClients: many NICs, as of several processes, attach to the fabric of one server
-// at the same time.
+// TestOneFabricManyClients: many NICs, as of several processes, attach to the fabric of a single
+// server at the same time.
 func TestOneFabricManyClients(t *testing.T) {
 	server := openNIC(t, Config{Listen: "127.0.0.1:0"})
 	for range 5 {
@@ -89,7 +89,7 @@ func TestOneFabricManyClients(t *testing.T) {
 	}
 }
 
-// TestCutLink: if the TCP connection breaks, both sides detect that at once.
+// TestCutLink: if the TCP connection breaks, both sides detect the loss at once.
 func TestCutLink(t *testing.T) {
 	server := openNIC(t, Config{Listen: "127.0.0.1:0"})
 	client := openNIC(t, Config{})
@@ -138,8 +138,8 @@ func (r slowRequest) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.A
 	return l, a, err
 }
 
-// TestCutBeforeStart: a connection that breaks between its set-up and the hand-over to the VI is
-// broken at the VI too.
+// TestCutBeforeStart: a connection that breaks between set-up and hand-over to the VI is broken at
+// the VI too.
 func TestCutBeforeStart(t *testing.T) {
 	client := openNIC(t, Config{})
 	var server *vi.NIC
@@ -258,7 +258,7 @@ func allocsPer(runs int, f func()) float64 {
 	return float64(after.Mallocs-before.Mallocs) / float64(runs)
 }
 
-// poll calls done until it returns a descriptor, and fails the test after a time limit.
+// poll calls done until done returns a descriptor, and fails the test after a time limit.
 func poll(t *testing.T, done func() (*vi.Descriptor, error)) {
 	t.Helper()
 	for end := time.Now().Add(testkit.Patience); ; {
@@ -274,8 +274,8 @@ func poll(t *testing.T, done func() (*vi.Descriptor, error)) {
 	}
 }
 
-// TestFabricRestart: the members of a restarted fabric have joined it again within five seconds,
-// and pending waits for requests continue. [FCFS-3.2-5]
+// TestFabricRestart: the members of a restarted fabric have joined the fabric again within five
+// seconds, and pending waits for requests continue. [FCFS-3.2-5]
 func TestFabricRestart(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -296,7 +296,7 @@ func TestFabricRestart(t *testing.T) {
 	client, server := open(0, "192.0.2.1"), open(1, "192.0.2.2")
 	v, w, _ := connectNICs(t, client, server, vi.ReliableReception)
 
-	// One consumer waits from before the loss on, and one request is made during the loss.
+	// A consumer waits from before the loss on, and a second request is made during the loss.
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	at := vi.Address{Host: server.Query().LocalAddress, Discriminator: []byte("later")}
@@ -353,7 +353,7 @@ func TestFabricRestart(t *testing.T) {
 	}
 }
 
-// A warnings counts the logged warnings that contain a text.
+// A warnings counts the logged warnings containing a text.
 type warnings struct {
 	slog.Handler
 	text string

@@ -1,7 +1,7 @@
 package fcvi
 
-// A fifo is a queue from whose front elements can be dropped without moving the others. It does not
-// allocate once it has reached its largest length.
+// A fifo is a queue from whose front elements can be dropped without moving the others. A fifo does
+// not allocate after reaching the largest length.
 type fifo[T any] struct {
 	buf  []T
 	head int

@@ -27,8 +27,8 @@ func firstDisconnect(all []sent) (iu.Reason, iu.Header) {
 	return 0, iu.Header{}
 }
 
-// answer sends f a response to request id that the peer's machine would not send. The OX_ID is
-// arbitrary if that request is not pending.
+// answer sends f a response to request id, as the peer's machine never would. The OX_ID is
+// arbitrary if the request is not pending.
 func (s *sim) answer(f *fake, op iu.Opcode, id iu.MsgID, flags iu.Flags, reason iu.Reason, data []byte, off uint32, last bool) {
 	ox := uint16(0x7777)
 	for _, q := range f.c.tx.pending.all() {
@@ -181,7 +181,7 @@ func connectRqst(a, b *fake, disc string, id uint32) (iu.Header, iu.ConnectPaylo
 			Timeout: iu.NoTimeout, Local: a.net("me"), Remote: b.net(disc), Attributes: a.attrs()}
 }
 
-// TestRefusedRequests: each of these requests is refused at once, and the waiter still waits
+// TestRefusedRequests: each request below is refused at once, and the waiter still waits
 // afterwards.
 func TestRefusedRequests(t *testing.T) {
 	for row, v := range map[string]struct {
@@ -258,8 +258,8 @@ func TestSetupKey(t *testing.T) {
 	}
 }
 
-// TestLostResp2: if a client sends nothing after its request, the server cancels its acceptance
-// after T_RESP2, and not before. [FCVI-C-4] [FCVI-8.3-3]
+// TestLostResp2: if a client sends nothing after a request, the server cancels the acceptance after
+// T_RESP2, and not before. [FCVI-C-4] [FCVI-8.3-3]
 func TestLostResp2(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp2), Do: fabric.Drop})
@@ -414,7 +414,7 @@ func TestFCVI_7_6(t *testing.T) {
 	if found == nil || found.PortName != good.Name() {
 		t.Errorf("behind a candidate that does not answer: %v", found)
 	}
-	// A candidate that the directory does not know is skipped too.
+	// A candidate unknown to the directory is skipped too.
 	found = nil
 	x = &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{0x01ee00, good.ID()},
 		done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
@@ -543,8 +543,8 @@ func TestClass2Failure(t *testing.T) {
 	}
 }
 
-// TestFailedExchanges: a class 2 report concerns only the Exchange it names, and only the ports of
-// that Exchange.
+// TestFailedExchanges: a class 2 report concerns only the named Exchange, and only that Exchange's
+// ports.
 func TestFailedExchanges(t *testing.T) {
 	connected := func(level iu.Reliability) (*sim, *fake, *[]sent) {
 		s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
@@ -651,8 +651,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestReadPlaces: a peer may have MaxReads unanswered Reads, or one if MaxReads is 0. Each Read is
-// checked before it is answered, and consumes no receive. [FCVI-5.2.4-2] [VIA-4.3-1]
+// TestReadPlaces: a peer may have MaxReads unanswered Reads, or a single Read if MaxReads is 0.
+// Each Read is checked before the answer, and consumes no receive. [FCVI-5.2.4-2] [VIA-4.3-1]
 func TestReadPlaces(t *testing.T) {
 	for most, want := range []int{1, 1, 2, 3, 4} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -807,8 +807,8 @@ func TestCounters(t *testing.T) {
 	})
 }
 
-// TestRXIDs: the responder takes RX_IDs from a separate pool, whose numbers wrap. A frame that has
-// an RX_ID keeps it.
+// TestRXIDs: the responder takes RX_IDs from a separate pool, whose numbers wrap. A frame with an
+// RX_ID keeps that RX_ID.
 func TestRXIDs(t *testing.T) {
 	t.Run("FCVI-5.4-5", func(t *testing.T) { // [FCVI-5.2.1-9]
 		p := new(port)
@@ -897,8 +897,8 @@ func TestHeldForAnother(t *testing.T) {
 	})
 }
 
-// TestOneExchange: a message has an Exchange of its own if the configuration requires it, if the
-// message requests a response, and in class 2.
+// TestOneExchange: a message has its own Exchange if the configuration requires one, if the message
+// requests a response, and in class 2.
 func TestOneExchange(t *testing.T) {
 	t.Run("FCVI-5.2.1-1", func(t *testing.T) { // [FCVI-5.2.1-4]
 		for _, v := range []struct {

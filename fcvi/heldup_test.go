@@ -12,7 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// heldUp is how long TCP may delay frames after a link was down for less than half of that time,
+// heldUp is how long TCP may delay frames after a link was down for less than half of heldUp,
 // because TCP doubles its pauses between retransmissions.
 const heldUp = 20 * time.Second
 
@@ -66,8 +66,8 @@ func TestHeldUp(t *testing.T) {
 	}
 }
 
-// TestSlow: an answer may take longer than FCVI_ULP_TIMEOUT because it is long, or because of the
-// answers before it. Such an answer does not count as lost. [FCVI-8.4-12]
+// TestSlow: an answer may take longer than FCVI_ULP_TIMEOUT because the answer is long, or because
+// of the answers before it. Such an answer does not count as lost. [FCVI-8.4-12]
 func TestSlow(t *testing.T) {
 	const n, length = 4, 40_000 // the answers have 20 frames each
 	s := newSim(t, simConfig{seed: 3, order: true})
@@ -92,8 +92,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestProbeAnswered: a loss before a requested answer is detected as soon as a loss without one,
-// and not only after FCVI_ULP_TIMEOUT. [FCVI-3-4]
+// TestProbeAnswered: a loss before a requested answer is detected as soon as a loss without a
+// requested answer, and not only after FCVI_ULP_TIMEOUT. [FCVI-3-4]
 func TestProbeAnswered(t *testing.T) {
 	for _, lost := range []iu.Opcode{iu.SendRqst, iu.SendResp, iu.ReadRqst, iu.ReadResp} {
 		t.Run(lost.String(), func(t *testing.T) {

@@ -62,7 +62,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// holdPair connects two VIs that request flow control.
+// holdPair connects two VIs requesting flow control.
 func holdPair(t *testing.T, ctx context.Context, level vi.Reliability) (v, w *vi.VI, mem [2]*vi.Region) {
 	nics := [2]*vi.NIC{openNIC(t, Config{}), openNIC(t, Config{Listen: "127.0.0.1:0"})}
 	var vis [2]*vi.VI

@@ -15,7 +15,7 @@ type keptIU struct {
 	buf   []byte
 }
 
-// maxKept is the maximum number of kept IUs. A further IU is dropped, and sent again when its timer
+// maxKept is the maximum number of kept IUs. A further IU is dropped, and sent again when the timer
 // expires.
 const maxKept = 1024
 
@@ -32,7 +32,7 @@ func (p *port) keep(r *fc.Remote, class fc.Class, f *fc.Frame) bool {
 	return true
 }
 
-// sendKept sends the IUs that were kept for r. An IU that can't be sent is kept again.
+// sendKept sends the IUs kept for r. An IU that can't be sent is kept again.
 func (p *port) sendKept(now fc.Time, r *fc.Remote) {
 	mine := p.takeKept(func(k *keptIU) bool { return k.r == r })
 	for i := range mine {
@@ -42,7 +42,7 @@ func (p *port) sendKept(now fc.Time, r *fc.Remote) {
 	}
 }
 
-// takeKept removes the kept IUs that match, and returns them.
+// takeKept removes and returns the matching kept IUs.
 func (p *port) takeKept(match func(k *keptIU) bool) (taken []keptIU) {
 	if len(p.kept) == 0 {
 		return nil

@@ -106,7 +106,7 @@ func TestVerifiedMeanwhile(t *testing.T) {
 }
 
 // TestSentBehindFailed checks that at Unreliable Delivery a message whose memory was deregistered
-// before it is sent does not delay later messages. [FCVI-3-6]
+// before sending does not delay later messages. [FCVI-3-6]
 func TestSentBehindFailed(t *testing.T) {
 	s := newSim(t, simConfig{seed: 6, order: true})
 	a, b := s.connect(iu.Unreliable)

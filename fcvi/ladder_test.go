@@ -25,7 +25,7 @@ type rung struct {
 	isIU  bool
 }
 
-// climb prints the ladder of s if its test fails. The ladder is empty if the test replaces the
+// climb prints the ladder of s if the test fails. The ladder is empty if the test replaces the
 // network's tap.
 func (s *sim) climb(t testing.TB) {
 	l := &ladder{}

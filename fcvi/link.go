@@ -53,8 +53,8 @@ func (l *link) Path() samehost.Path {
 	return samehost.Path{Why: "no FCIP link leads to the peer"}
 }
 
-// attach connects l with its endpoint c, so that l.gone is closed when c ends. It closes l.gone at
-// once if c is nil or has ended. The caller holds the station's lock.
+// attach connects l with its endpoint c, so that l.gone is closed when c ends. attach closes l.gone
+// at once if c is nil or has ended. The caller holds the station's lock.
 func (l *link) attach(c *conn) {
 	l.c = c
 	if c == nil || c.gone {
@@ -110,7 +110,7 @@ func (l *link) Stop(reason vi.StopReason) {
 // Wait implements vi.Link.
 func (l *link) Wait() { <-l.gone }
 
-// attributes returns the attributes to announce for ep: those of the VI, within the provider's
+// attributes returns the attributes to announce for ep: the VI's attributes, within the provider's
 // limits.
 func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 	a := ep.Attributes()
@@ -240,8 +240,8 @@ func (d *device) connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	return l.connected(remote.Host)
 }
 
-// connected returns the link of a set-up that succeeded, and its agreement. host, if not nil, is
-// the host part of the peer's address as the caller gave it.
+// connected returns the link of a successful set-up, and the agreement. host, if not nil, is the
+// host part of the peer's address as the caller gave it.
 func (l *link) connected(host []byte) (vi.Link, vi.Agreement, error) {
 	s := l.s
 	s.mu.Lock()
@@ -372,7 +372,7 @@ func contextError(ctx context.Context, err error) error {
 	return err
 }
 
-// A netOutlet attaches a station to a network of this process.
+// A netOutlet attaches a station to a network inside the process.
 type netOutlet struct {
 	n      network
 	out    fc.Sender
@@ -402,8 +402,8 @@ func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }
 func (o *netOutlet) close()                { o.detach() }
 
-// Traffic returns the messages and bytes that the connection has carried. An answer to an RDMA Read
-// counts when its last frame is sent.
+// Traffic returns the messages and bytes the connection has carried. An answer to an RDMA Read
+// counts when the last frame is sent.
 func (l *link) Traffic() vi.Traffic {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

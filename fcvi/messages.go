@@ -6,11 +6,11 @@ import (
 	"viaduct/vi"
 )
 
-// A messageType has the functions that handle Information Units of one opcode.
+// A messageType has the functions for Information Units of an opcode.
 type messageType struct {
 	// arrive handles an IU that names the endpoint c and comes from the port of its peer. The
-	// functions below are for message requests only. They are called in the same way for frames
-	// that arrive one by one, as a run, or out of order.
+	// functions below are for message requests only. The same functions handle frames arriving one
+	// by one, as a run, or out of order.
 	arrive func(c *conn, now fc.Time, f *fc.Frame, h *iu.Header)
 
 	control vi.Control
@@ -23,7 +23,7 @@ type messageType struct {
 	// has ended, or waits for a receive descriptor.
 	place func(c *conn, now fc.Time, m *rxMsg, off uint32, b []byte) bool
 
-	// end completes a message that has arrived completely. It returns false if the message must
+	// end completes a message that has arrived completely, and returns false if the message must
 	// wait, or if the connection has ended.
 	end func(c *conn, now fc.Time, m *rxMsg, d vi.Delivery) bool
 
@@ -35,7 +35,8 @@ type messageType struct {
 }
 
 // messageTypes has a row for each opcode; the port has checked the opcode. A CONNECT_RQST names no
-// endpoint: port.connectRqst handles it. init fills the table, because its functions refer to it.
+// endpoint: port.connectRqst handles it. init fills the table, because the functions refer to
+// messageTypes.
 var messageTypes [256]messageType
 
 func init() {
@@ -66,8 +67,9 @@ func (c *conn) beginRead(h *iu.Header, payload int) bool {
 	return c.reliable() && payload == 0 && h.Flags&iu.FlagImm == 0
 }
 
-// placeSend places bytes of a Send into its receive descriptor, which it takes first if the Send
-// has none. It returns false if the Send has failed or waits for a descriptor.
+// placeSend places bytes of a Send into the receive descriptor of the Send, after taking a
+// descriptor if the Send has none. placeSend returns false if the Send has failed or waits for a
+// descriptor.
 func (c *conn) placeSend(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return (m.taken || c.takeRecv(now, m)) && c.scatter(now, m, off, b)
 }
@@ -138,7 +140,7 @@ func (c *conn) placeWrite(_ fc.Time, m *rxMsg, off uint32, b []byte) bool {
 }
 
 // endWrite completes an RDMA Write. A Write with immediate data consumes a receive descriptor;
-// without one it waits or fails.
+// without a descriptor the Write waits or fails.
 func (c *conn) endWrite(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	if m.held {
 		c.placeWrite(now, m, 0, m.buf[:d.Length])
@@ -182,7 +184,7 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	return false
 }
 
-// failWrite reports an RDMA Write that ended in the middle. The error goes into the descriptor the
+// failWrite reports an RDMA Write cut off in the middle. The error goes into the descriptor the
 // Write would have consumed, if it has immediate data, and is asynchronous otherwise. [VIA-4.6-11]
 // [VIA-5.2-7]
 func (c *conn) failWrite(m *rxMsg) {

@@ -169,8 +169,8 @@ func (w *passage) outcome() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// aftermath returns the effects of the event in the time after it, without other events: sent
-// frames, the state, and changed facts.
+// aftermath returns the effects in the time after the event, without other events: sent frames, the
+// state, and changed facts.
 func (w *passage) aftermath() string {
 	was, state := w.facts(), w.c.state
 	w.sent = nil
@@ -197,7 +197,7 @@ func (w *passage) aftermath() string {
 	return "later: " + strings.Join(later, ", ")
 }
 
-// arrive delivers a frame of message n to the end, on an Exchange and Sequence of its own.
+// arrive delivers a frame of message n to the end, on a separate Exchange and Sequence.
 func (w *passage) arrive(n int, h iu.Header, data string, change func(f *fc.Frame)) {
 	h.Handle, h.MsgID = w.c.handle, w.first+iu.MsgID(n)
 	if h.Op.IsRequest() {
@@ -214,8 +214,7 @@ func (w *passage) arrive(n int, h iu.Header, data string, change func(f *fc.Fram
 	w.c.p.Frame(w.net.Now(), w.r, &f)
 }
 
-// from makes a frame part of a Sequence: it begins at offset off. last means that it is the last
-// frame.
+// from makes a frame part of a Sequence: the frame begins at offset off. last means the last frame.
 func from(off uint32, last bool) func(f *fc.Frame) {
 	return func(f *fc.Frame) {
 		if f.Param = off; off > 0 {
@@ -399,12 +398,12 @@ var frames = []step{
 	{"T_GAP, early", func(w *passage) { w.c.gapExpired(w.net.Now()) }},
 }
 
-// disconnect delivers an orderly disconnect of a peer that has sent n messages.
+// disconnect delivers an orderly disconnect of a peer after n sent messages.
 func (w *passage) disconnect(n int) {
 	w.arrive(n, iu.Header{Op: iu.DisconnectRqst, Flags: iu.FlagMsgID, RmtHandle: w.c.rHandle, Total: w.c.connID(), Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, "", nil)
 }
 
-// stall runs fn while the link has room for only one frame.
+// stall runs fn while the link has room for only a single frame.
 func (w *passage) stall(fn func()) {
 	room, left := w.c.p.room, 0
 	w.c.p.room = func(fc.Addr) int { return left }
@@ -482,7 +481,7 @@ func TestFCVI_8_4_Receive(t *testing.T) {
 	walkMessages(t, "receive", 1, arrivals, frames)
 }
 
-// resp delivers an answer to the end's message n, or one frame of an answer.
+// resp delivers an answer to the end's message n, or a frame of an answer.
 func (w *passage) resp(n int, op iu.Opcode, flags iu.Flags, reason iu.Reason, data string, off uint32, last bool) {
 	ox := uint16(0x7777)
 	for _, q := range w.c.tx.pending.all() {
@@ -649,7 +648,7 @@ var answers = []step{
 	{"the consumer breaks it", func(w *passage) { w.c.stop(w.net.Now(), true) }},
 }
 
-// failed delivers a disconnect which reports that message n failed.
+// failed delivers a disconnect reporting the failure of message n.
 func (w *passage) failed(n int, reason iu.Reason) {
 	w.arrive(n, iu.Header{Op: iu.DisconnectRqst, Flags: iu.FlagErr | iu.FlagMsgID, RmtHandle: w.c.rHandle, Total: w.c.connID(), Param: iu.Status{Reason: reason}.Param()}, "", nil)
 }

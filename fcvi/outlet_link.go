@@ -7,9 +7,9 @@ import (
 	"viaduct/internal/fc/fcip"
 )
 
-// A linkOutlet attaches a station to an FCIP link: its N_Port logs in to the fabric at the other
-// end. It serves one link. A station that stays in its fabric after the link is lost gets a new
-// outlet for the next link.
+// A linkOutlet attaches a station to an FCIP link: the station's N_Port logs in to the fabric at
+// the other end. A linkOutlet serves a single link. A station that stays in its fabric after the
+// link is lost gets a new outlet for the next link.
 type linkOutlet struct {
 	l    *fcip.Link
 	keep *keeper // makes the next link; nil if a lost link is not replaced
@@ -19,7 +19,7 @@ type linkOutlet struct {
 	yield func(*fc.Frame) // the method frame, allocated once
 }
 
-// A keeper brings a station back to its fabric when the link is lost.
+// A keeper brings a station back to the fabric when the link is lost.
 type keeper struct {
 	ctx    context.Context // ends with the device
 	redial fcip.Redialer
@@ -74,7 +74,7 @@ func (o *linkOutlet) frame(f *fc.Frame) { o.s.np.Receive(o.now, f) }
 func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }
 
 // Down ends every login, because the ports beyond the link can't be reached. The other end of the
-// link waits until this end closes it. [FCFS-3.2-5]
+// link waits until this end closes the link. [FCFS-3.2-5]
 func (o *linkOutlet) Down(err error) {
 	o.s.do(func(now fc.Time) {
 		if !o.current() {

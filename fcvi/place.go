@@ -6,10 +6,10 @@ import (
 	"viaduct/vi"
 )
 
-// placeFrame places the bytes of a frame if m is the next message to deliver. Otherwise it stores
-// the bytes, because an earlier Write must not overwrite a later one. Bytes are placed in the order
-// of arrival of frames, which is ascending on a path that keeps order. placeFrame returns false if
-// the message does not continue. [VIA-4.2-5]
+// placeFrame places the bytes of a frame if m is the next message to deliver. Otherwise the bytes
+// are stored, because an earlier Write must not overwrite a later one. Bytes are placed in the
+// order of arrival of frames: ascending on a path that keeps order. placeFrame returns false if the
+// message does not continue. [VIA-4.2-5]
 func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	r := &c.rx
 	t := &messageTypes[m.h.Op]
@@ -77,7 +77,8 @@ func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	return true
 }
 
-// recvPosted runs when receive descriptors were posted. A message that waits for one continues.
+// recvPosted runs when receive descriptors were posted. A message waiting for a descriptor
+// continues.
 func (c *conn) recvPosted(now fc.Time) {
 	r := &c.rx
 	if c.state != stConnected || c.up == nil || !r.waiting {

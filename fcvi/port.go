@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// These are defaults, and limits that the standard leaves to the implementation.
+// These are defaults, and limits the standard leaves to the implementation.
 const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	defaultMaxTransfer = 1 << 20
 	LimitMaxTransfer   = 64 << 20
@@ -140,7 +140,7 @@ func newPort(np *fc.NPort, cfg machineConfig, room func(dst fc.Addr) int) *port 
 	return p
 }
 
-// ulpTimeout returns FCVI_ULP_TIMEOUT, which is at least 2 x R_A_TOV. [FCVI-8.3-2]
+// ulpTimeout returns FCVI_ULP_TIMEOUT, at least 2 x R_A_TOV. [FCVI-8.3-2]
 func (p *port) ulpTimeout() time.Duration {
 	t := p.cfg.ulpTimeout
 	if t == 0 {
@@ -158,8 +158,7 @@ func (p *port) log(msg string, args ...any) {
 	}
 }
 
-// PortOnline is called by the N_Port when it has come online. It continues the searches that
-// waited.
+// The N_Port calls PortOnline after coming online. PortOnline continues the waiting searches.
 func (p *port) PortOnline(now fc.Time) {
 	w := p.onlineFn
 	p.onlineFn = nil
@@ -233,8 +232,8 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 	}
 }
 
-// Abort handles an ABTS for an Exchange the peer originated, or for an Exchange of this side that
-// the peer abandons. It returns false if no connection with r has the Exchange.
+// Abort handles an ABTS for an Exchange the peer originated, or for an Exchange of this side
+// abandoned by the peer. Abort returns false if no connection with r has the Exchange.
 func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
 	if f.FromResponder() {
 		c := p.oxids.owner(f.OXID)
@@ -248,7 +247,7 @@ func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
 	return false
 }
 
-// Frame handles an FC-VI frame from a port that is logged in.
+// Frame handles an FC-VI frame from a logged-in port.
 func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
 	p.stats.RecvFrames++
 	h := &p.got
@@ -304,7 +303,7 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	p.stats.UnknownHandle++
 	switch {
 	case h.Op == iu.DisconnectRqst && h.Handle == 0:
-		// The peer reports that it does not know the handle in one of our IUs. [FCVI-6.12-2]
+		// The peer reports an unknown handle in an IU of ours. [FCVI-6.12-2]
 		for _, c := range p.handles.all() {
 			if c.remote == r && c.rHandle == h.RmtHandle && c.rHandle != 0 {
 				c.disconnectRqst(now, f, h)
@@ -316,7 +315,7 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	case h.Op == iu.DisconnectRqst: // [FCVI-5.3.5-5]
 		p.answerDisconnect(now, r, f, h)
 	case h.Op == iu.ConnectResp1 && h.Flags&iu.FlagPos != 0:
-		// The IU accepts a request that was abandoned. [FCVI-C-1]
+		// The IU accepts an abandoned request. [FCVI-C-1]
 		if a, _, err := p.cfg.codec.ParseConnectResp1(f.Payload); err == nil {
 			p.cancel(now, r, a.Handle, h.Handle, h.Total)
 		}
@@ -334,8 +333,8 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// cancel sends a disconnect for an endpoint that this side has abandoned, because the peer may be
-// connected to it. theirs and ours are the handles, id the FCVI_CONNECTION_ID.
+// cancel sends a disconnect for an endpoint this side has abandoned, because the peer may be
+// connected to the endpoint. theirs and ours are the handles, id the FCVI_CONNECTION_ID.
 func (p *port) cancel(now fc.Time, r *fc.Remote, theirs, ours, id uint32) {
 	p.sendOnce(now, r, &iu.Header{Op: iu.DisconnectRqst, Handle: theirs, RmtHandle: ours, Total: id,
 		Flags: iu.FlagErr, Param: iu.Status{Reason: iu.Cancelled}.Param()})
@@ -359,7 +358,7 @@ func (p *port) answerDisconnect(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.He
 	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true}, f.OXID, p.rxid(f), 0, nil)
 }
 
-// rxid returns the RX_ID for an answer to f: the RX_ID in f, or a new one if f has none.
+// rxid returns the RX_ID for an answer to f: the RX_ID in f, or a new RX_ID if f has none.
 // [FCVI-5.4-5] [FCVI-5.2.1-9]
 func (p *port) rxid(f *fc.Frame) uint16 {
 	if f.RXID != fc.Unassigned {
@@ -377,8 +376,8 @@ func (p *port) classFor(r *fc.Remote) fc.Class {
 	return fc.Class3
 }
 
-// sendIU sends an IU that is a single frame. While the mapping of r is verified it stores the IU
-// instead. It returns false if the IU was neither sent nor stored. [FCVI-5.1-7]
+// sendIU sends a single-frame IU. While the mapping of r is verified the IU is stored instead.
+// sendIU returns false if the IU was neither sent nor stored. [FCVI-5.1-7]
 func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u iu.Use, oxid, rxid uint16, cnt uint16, payload []byte) bool {
 	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(h.Op)), p.cfg.codec.DFCtl(h.Op), fc.FCtl(p.cfg.codec.FCtl(h.Op, u)))
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = r.NextSeqID(), cnt, oxid, rxid
@@ -390,10 +389,9 @@ func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u
 	return ok
 }
 
-// frame returns the port's frame for sending, with the fields that all FC-VI frames have. The
+// frame returns the port's frame for sending, with the common fields of all FC-VI frames. The
 // N_Port sets addresses and delimiters. The fields are set one by one, because copying a struct
-// that was built elsewhere would stall the processor for each frame. [FCVI-5.8-1] [FCVI-5.8-2]
-// [FCVI-5.8-3]
+// built elsewhere would stall the processor for each frame. [FCVI-5.8-1] [FCVI-5.8-2] [FCVI-5.8-3]
 func (p *port) frame(rctl fc.RCtl, dfctl uint8, fctl fc.FCtl) *fc.Frame {
 	f := &p.tx
 	f.RCtl, f.CSCtl, f.Type, f.FCtl, f.DFCtl, f.Param = rctl, 0, fc.TypeFCVI, fctl, dfctl, 0
@@ -498,7 +496,7 @@ func (t *handleTable) get(h uint32) *conn {
 	return nil
 }
 
-// quarantined reports whether h named a connection recently, so that its index is not yet reused.
+// quarantined reports whether h named a connection recently, so that the index is not yet reused.
 func (t *handleTable) quarantined(h uint32, now fc.Time) bool {
 	i := h >> genBits
 	return int(i) < len(t.slots) && t.slots[i].gen == h&genMask && t.slots[i].c == nil && now < t.slots[i].until
@@ -517,8 +515,8 @@ func (t *handleTable) release(h uint32, until fc.Time) {
 	}
 }
 
-// all returns a copy of the list of connections, so that the caller may release some while it
-// iterates.
+// all returns a copy of the list of connections, so that the caller may release some while
+// iterating.
 func (t *handleTable) all() []*conn { return append([]*conn(nil), t.conns...) }
 
 // An oxidPool assigns the OX_IDs of FC-VI, in a cycle. [FCVI-5.4-1] [FCVI-5.4-2]
@@ -529,8 +527,8 @@ type oxidPool struct {
 	pages [(iu.LastOXID + 1) / oxidPage]*[oxidPage]oxid
 }
 
-// An oxid is the state of one OX_ID. An id that is used but has no owner is locked: no Exchange is
-// open, and the id may not be assigned.
+// An oxid is the state of an OX_ID. A used id without an owner is locked: no Exchange is open, and
+// the id may not be assigned.
 type oxid struct {
 	owner *conn
 	used  bool
@@ -578,7 +576,7 @@ func (o *oxidPool) owner(ox uint16) *conn {
 	return nil
 }
 
-// release frees the id of an Exchange that ended normally.
+// release frees the id of a normally ended Exchange.
 func (o *oxidPool) release(ox uint16) {
 	if x := o.at(ox); x != nil && x.used {
 		*x = oxid{}

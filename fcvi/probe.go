@@ -5,15 +5,15 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A probe detects the loss of the last message. Without a probe no later frame would reveal that
+// A probe detects the loss of the last message. Without a probe no later frame would reveal the
 // loss: at Reliable Delivery a Send or Write has no answer, and at Reliable Reception an answer may
-// take long. A probe is a READ_RQST of zero bytes and no region. Its answer proves that all
-// messages before it were delivered. The receiver detects a gap before the probe like any other
-// gap, and the sender detects one before the answer. The probe is sent E_D_TOV after the last
-// unanswered message, and again after each E_D_TOV until it is answered. Repeating it is safe
-// because it carries no data.
+// take long. A probe is a READ_RQST of zero bytes and no region. The answer proves the delivery of
+// all messages before the probe. The receiver detects a gap before the probe like any other gap,
+// and the sender detects a gap before the answer. The probe is sent E_D_TOV after the last
+// unanswered message, and again after each E_D_TOV until answered. Repeating the probe is safe
+// because no data is carried.
 
-// A proof records which of the sent messages are known to be delivered.
+// A proof records the sent messages known to be delivered.
 type proof struct {
 	timer *fc.Timer
 	last  fc.Time  // time at which the last message was sent
@@ -33,7 +33,7 @@ func isProbe(h *iu.Header) bool {
 	return h.Op == iu.ReadRqst && h.Total == 0 && h.RmtHandle == 0 && h.RmtVA == 0
 }
 
-// owe records that a message was sent whose frames are not acknowledged.
+// owe records a sent message whose frames are not acknowledged.
 func (c *conn) owe(now fc.Time) {
 	if p := &c.tx.proof; c.probes() && c.class != fc.Class2 {
 		p.owed, p.upTo, p.last = true, c.tx.curID, now
@@ -101,7 +101,7 @@ func (c *conn) sendProbe(now fc.Time) {
 	c.p.sendIU(now, c.remote, c.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
 }
 
-// proved records that request q was answered, which proves the delivery of every earlier message.
+// proved records the answer of request q, and so the delivery of every earlier message.
 func (c *conn) proved(q *pending) {
 	p := &c.tx.proof
 	if p.owed && !p.upTo.After(q.id) {

@@ -10,7 +10,7 @@ import (
 	"viaduct/vi"
 )
 
-// provers connects two fakes that support probes.
+// provers connects two fakes with support for probes.
 func (s *sim) provers(level iu.Reliability) (a, b *fake) {
 	a, b = s.connect(level)
 	for _, f := range []*fake{a, b} {

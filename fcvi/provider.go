@@ -41,23 +41,23 @@ type Config struct {
 	// requests wait, and listeners continue. Listen is ignored.
 	Fabric string
 
-	// network, if set, attaches the NIC's port to links in this process.
-	// Listen and Fabric are ignored.
+	// network, if set, attaches the NIC's port to links inside the process. Listen and Fabric are
+	// ignored.
 	network network
 
 	PortName WWN // Port_Name of the NIC; 0 means a random, locally administered one
 	NodeName WWN // Node_Name of the NIC; 0 means a random, locally administered one
 
-	// Class2 offers class 2 and uses it for every connection whose peer offers it too. Otherwise
-	// class 3 is used.
+	// Class2 offers class 2, and uses class 2 for every connection whose peer also offers class 2.
+	// Otherwise class 3 is used.
 	Class2 bool
 
-	// Stream sends messages that need no response in stream Exchanges, each of which carries up to
-	// 256 messages. Otherwise each message has its own Exchange.
+	// Stream sends messages that need no response in stream Exchanges of up to 256 messages.
+	// Otherwise each message has its own Exchange.
 	Stream bool
 
 	// EachAnswered requests a response to every message at Reliable Reception. Otherwise one
-	// response answers several messages, which saves frames.
+	// response answers several messages, to save frames.
 	EachAnswered bool
 
 	MaxTransferSize uint32        // maximum length of a message in bytes; 0 means 1 MiB, the maximum is 64 MiB
@@ -75,8 +75,8 @@ type Config struct {
 	Congestion string                  // congestion control of FCIP sockets; empty keeps the system's
 	KeepAlive  time.Duration           // TCP keepalive period of FCIP sockets; 0 means 15 s, negative none
 	SameHost   samehost.Policy         // whether FCIP links within one host use shared memory, see package samehost
-	// SameHostDir is a directory in which processes with separate network namespaces find each
-	// other. See package samehost.
+	// SameHostDir is a directory where processes with separate network namespaces find each other.
+	// See package samehost.
 	SameHostDir string
 
 	Logger *slog.Logger // nil disables logging
@@ -86,14 +86,14 @@ type Config struct {
 	// Static [FCVI-7.4-1].
 }
 
-// A network is a network of this process to which a port can be attached, in real time.
+// A network connects ports inside the process, in real time.
 type network interface {
 	// attach connects a device. dev gets the device's sender, which also reports whether there is
 	// room. now is the device's clock. After detach the device is not called any more.
 	attach(now func() fc.Time, dev func(out fc.Sender) fabricd.LocalDevice) (detach func(), err error)
 }
 
-// A Provider makes NICs that speak FC-VI.
+// A Provider makes FC-VI NICs.
 type Provider struct {
 	cfg Config
 
@@ -225,7 +225,7 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 // onlineTime is the time Open waits until the fabric knows the port.
 const onlineTime = 10 * time.Second
 
-// online waits until other ports can reach this port. It returns false after the time limit.
+// online waits until other ports can reach the NIC's port, and returns false after the time limit.
 func (s *station) online(limit time.Duration) bool {
 	up := make(chan struct{})
 	s.do(func(now fc.Time) {
@@ -243,7 +243,7 @@ func (s *station) online(limit time.Duration) bool {
 	}
 }
 
-// listen starts the NIC's own fabric, and returns the TCP port on which it accepts links.
+// listen starts the NIC's own fabric, and returns the TCP port where the fabric accepts links.
 func (d *device) listen() (port uint16, err error) {
 	c := &d.p.cfg
 	listen := c.ListenFunc
@@ -297,8 +297,8 @@ func (d *device) linkConfig() fcip.Config {
 		KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir, Logger: c.Logger}
 }
 
-// station creates an FC-VI port of this NIC. ips is empty for a port in another NIC's fabric,
-// because that port only makes calls.
+// station creates an FC-VI port of the NIC. ips is empty for a port in another NIC's fabric,
+// because such a port only makes calls.
 func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (*station, error) {
 	c := &d.p.cfg
 	d.mu.Lock()
@@ -323,8 +323,8 @@ func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (
 	return newStation(pc, mc, out)
 }
 
-// stationFor returns the port from which remote is reached. If home is set, remote will connect to
-// this NIC, and the result is the home port. A NIC that calls itself does so from a second port.
+// stationFor returns the port for reaching remote. If home is set, remote will connect to this NIC,
+// and the result is the home port. A NIC that calls itself does so from a second port.
 func (d *device) stationFor(ctx context.Context, remote vi.Address, home bool) (*station, error) {
 	if home || d.p.cfg.network != nil || d.p.cfg.Fabric != "" {
 		return d.home, nil
@@ -369,7 +369,7 @@ func (d *device) stationFor(ctx context.Context, remote vi.Address, home bool) (
 	}
 }
 
-// alive reports whether the FCIP link of s, which must have one, is up.
+// alive reports whether the FCIP link of s is up. s must have an FCIP link.
 func (s *station) alive() bool {
 	select {
 	case <-s.out.(*linkOutlet).l.Done():

@@ -2,5 +2,5 @@
 
 package fcvi
 
-// raceEnabled is true if the race detector is on, which slows tests down and allocates.
+// raceEnabled is true if the race detector is on: the detector slows tests down and allocates.
 const raceEnabled = true

@@ -40,7 +40,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// inOrder is request for a path that keeps the order of frames.
+// inOrder is request for an ordered path.
 func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	r, p := &c.rx, c.p
 	switch {
@@ -59,7 +59,8 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.take1(now, f, h, true)
 		return
 	}
-	// Mrcv is after Mexp, so a message, or the end of one, was lost. [FCVI-8.4-6] [FCVI-8.4-7]
+	// Mrcv is after Mexp, so a message, or the end of a message, was lost. [FCVI-8.4-6]
+	// [FCVI-8.4-7]
 	p.stats.Gaps++
 	m := r.at(r.front)
 	if c.reliable() {
@@ -88,7 +89,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	c.take1(now, f, h, true)
 }
 
-// take1 adds a frame to its message, and delivers messages if the frame completes the next one.
+// take1 adds a frame to its message, and delivers messages if the frame completes the next message.
 func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 	r, p := &c.rx, c.p
 	m := r.at(h.MsgID)
@@ -178,8 +179,8 @@ func (c *conn) lost(now fc.Time, m *rxMsg, reason iu.Reason, id iu.MsgID) {
 	c.fail(now, reason, id, true)
 }
 
-// partial reports to the consumer that message m arrived incompletely. It has no effect if no frame
-// of m arrived.
+// partial reports the incomplete message m to the consumer. Without any arrived frame of m, partial
+// does nothing.
 func (c *conn) partial(m *rxMsg) {
 	if !m.open {
 		return
@@ -226,7 +227,7 @@ func (c *conn) gapExpired(now fc.Time) {
 		return
 	}
 	// At Unreliable Delivery the stream continues with the oldest complete message, or otherwise
-	// with the oldest one that has begun.
+	// with the oldest message that has begun.
 	r.stallAt = 0
 	next := r.mexp + 1
 	if m.open {

@@ -32,9 +32,9 @@ func keyOf(a iu.NetAddress) hostKey {
 	return hostKey{a.HostLen, a.Host}
 }
 
-// resolve finds the port with host address a, logs in to it, and calls done once. It tries the
-// cache, the static table, the name server and FARP, in that order. While this port is offline it
-// waits, for FCVI_ULP_TIMEOUT at most. [FCVI-7.4-1]
+// resolve finds the port with host address a, logs in to the port, and calls done once. resolve
+// tries the cache, the static table, the name server and FARP, in that order. While this port is
+// offline resolve waits, for FCVI_ULP_TIMEOUT at most. [FCVI-7.4-1]
 func (p *port) resolve(now fc.Time, a iu.NetAddress, done func(now fc.Time, r *fc.Remote, err error)) {
 	if p.np.State() != fc.Online {
 		waiting := true
@@ -78,7 +78,7 @@ func (p *port) resolve(now fc.Time, a iu.NetAddress, done func(now fc.Time, r *f
 	s.byFARP(now)
 }
 
-// A search is one resolution in progress.
+// A search is a resolution in progress.
 type search struct {
 	p    *port
 	want iu.NetAddress
@@ -112,8 +112,8 @@ func (s *search) byNode(now fc.Time) {
 	np := s.p.np
 	np.Query(now, fc.NSGNNIP, s.key.host[:], func(now fc.Time, reply []byte, err error) {
 		if err != nil || len(reply) < 8 || getWWN(reply) == np.Node() && s.p.isMine(s.want) {
-			// The directory named this node. Its other ports only make calls and do not have this
-			// address. A port of another node that has the address answers the FARP itself.
+			// The directory named this node. The node's other ports only make calls and do not have
+			// the address. A port of another node with the address answers the FARP itself.
 			s.byFARP(now)
 			return
 		}
@@ -204,8 +204,7 @@ func (s *search) nameByFARP(now fc.Time, name fc.WWN) {
 		})
 }
 
-// login logs in to the port at id. If the port has another name, it is logged out again.
-// [FCVI-7.4-3]
+// login logs in to the port at id. A port with another name is logged out again. [FCVI-7.4-3]
 func (s *search) login(now fc.Time, id fc.Addr, name fc.WWN) {
 	s.p.np.Login(now, id, func(now fc.Time, r *fc.Remote, err error) {
 		switch {

@@ -247,8 +247,8 @@ func (c *conn) abortPending(now fc.Time) {
 }
 
 // armResponses sets the timer of the response stream. The oldest request has FCVI_ULP_TIMEOUT,
-// counted from its sending or from the last progress of the stream. A response that has begun, and
-// a gap, have T_GAP. [FCVI-8.4-12] [FCVI-8.4-14]
+// counted from sending or from the last progress of the stream. A response that has begun, and a
+// gap, have T_GAP. [FCVI-8.4-12] [FCVI-8.4-14]
 func (c *conn) armResponses(now fc.Time) {
 	t := &c.tx
 	if t.stopped || t.pending.len() == 0 {

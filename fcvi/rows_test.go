@@ -32,12 +32,12 @@ func TestULPTimeout(t *testing.T) {
 	}
 }
 
-// A sink is a link that receives frames and sends none.
+// A sink is a receive-only link.
 type sink struct{}
 
 func (sink) Send(*fc.Frame) {}
 
-// TestClassFor: class 2 is used between two ports that both support it. [FCVI-5.2.1-11]
+// TestClassFor: class 2 is used between two ports with class 2 support. [FCVI-5.2.1-11]
 func TestClassFor(t *testing.T) {
 	for _, ours := range []fc.Class{fc.Class2, fc.Class3} {
 		for _, theirs := range []bool{false, true} {
@@ -53,9 +53,9 @@ func TestClassFor(t *testing.T) {
 	}
 }
 
-// TestStreamExchange: a message shares an Exchange with the previous one if at most half of E_D_TOV
-// lies between them. The id of an Exchange that has ended is not released a second time. Without a
-// free id no frame is sent. [FCVI-5.2.1-1] [FCVI-5.2.1-4] [FCVI-5.2.1-7]
+// TestStreamExchange: a message shares an Exchange with the previous message if at most half of
+// E_D_TOV lies between the two. The id of an ended Exchange is not released a second time. Without
+// a free id no frame is sent. [FCVI-5.2.1-1] [FCVI-5.2.1-4] [FCVI-5.2.1-7]
 func TestStreamExchange(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
 	a, _ := s.connect(iu.ReliableDelivery)
@@ -78,7 +78,7 @@ func TestStreamExchange(t *testing.T) {
 		c.p.oxids.owner(second) != c {
 		t.Errorf("beyond it: Exchange %#x, was %#x", second, first)
 	}
-	// The Exchange has ended, and another one uses its id.
+	// The Exchange has ended, and another Exchange uses the id.
 	tx.stream = false
 	if third := place(at + 10*half); third == second || c.p.oxids.owner(second) != c {
 		t.Errorf("the id of an Exchange that is over was given back: %#x, %#x", third, second)
@@ -95,8 +95,8 @@ func TestStreamExchange(t *testing.T) {
 	}
 }
 
-// TestLongDeadline: a deadline that is longer than the field can express becomes the longest
-// possible time. [FCVI-5.3.2-1] [FCVI-5.3.2-3]
+// TestLongDeadline: a deadline too long for the field becomes the longest possible time.
+// [FCVI-5.3.2-1] [FCVI-5.3.2-3]
 func TestLongDeadline(t *testing.T) {
 	for wait, want := range map[time.Duration]uint32{time.Minute: 60_000, 100 * 24 * time.Hour: iu.NoTimeout - 1} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -115,9 +115,9 @@ func TestLongDeadline(t *testing.T) {
 	}
 }
 
-// TestAbortedExchange: the id of an aborted Exchange is free R_A_TOV after the answer. Its Recovery
-// Qualifier is released if the peer accepted the ABTS. Of the IUs that are kept for ports under
-// verification, only those of the Exchange are dropped. [FCVI-5.4-4]
+// TestAbortedExchange: the id of an aborted Exchange is free R_A_TOV after the answer. The Recovery
+// Qualifier is released if the peer accepted the ABTS. Of the IUs kept for ports under
+// verification, only the Exchange's IUs are dropped. [FCVI-5.4-4]
 func TestAbortedExchange(t *testing.T) {
 	for _, accepted := range []bool{true, false} {
 		s := newSim(t, simConfig{seed: 1})
@@ -166,7 +166,7 @@ func TestAbortedExchange(t *testing.T) {
 	}
 }
 
-// TestAnsweredTooSoon: a response to a message that is still being sent is ignored. [FCVI-5.2.5-2]
+// TestAnsweredTooSoon: a response to a message still being sent is ignored. [FCVI-5.2.5-2]
 func TestAnsweredTooSoon(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)
@@ -186,9 +186,9 @@ func TestAnsweredTooSoon(t *testing.T) {
 	}
 }
 
-// TestDisconnectTells: a disconnect with an error that names a message fails that message, and
-// completes the messages before it with success. A disconnect without a message id or without an
-// error concerns no message. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
+// TestDisconnectTells: a disconnect with an error and a message id fails that message, and
+// completes the messages before with success. A disconnect without a message id or without an error
+// concerns no message. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
 func TestDisconnectTells(t *testing.T) {
 	for _, v := range []struct {
 		name   string
@@ -232,7 +232,7 @@ func TestDisconnectTells(t *testing.T) {
 	}
 }
 
-// TestClass2Completes: in class 2 a message without a response completes with its last ACK, and not
+// TestClass2Completes: in class 2 a message without a response completes with the last ACK, and not
 // before. [FCVI-5.2.2-1]
 func TestClass2Completes(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
@@ -324,7 +324,7 @@ func TestLingering(t *testing.T) {
 	}
 }
 
-// TestDraining: a connection that waits for its last answers starts no message. [FCVI-F-2]
+// TestDraining: a connection waiting for the last answers starts no message. [FCVI-F-2]
 func TestDraining(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, _ := s.connect(iu.ReliableReception)
@@ -341,8 +341,8 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-// TestBadReceive: an unusable receive descriptor completes with its error, and the error is
-// reported to the peer. [FCVI-3-8] [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
+// TestBadReceive: an unusable receive descriptor completes with an error, and the error is reported
+// to the peer. [FCVI-3-8] [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
 func TestBadReceive(t *testing.T) {
 	for bad, want := range map[vi.Status]iu.Reason{
 		vi.StatusProtectionError: iu.RecvProt, vi.StatusFormatError: iu.RecvFormat,
@@ -413,7 +413,7 @@ func TestReleasedHandle(t *testing.T) {
 	}
 }
 
-// TestCachedNames: each resolved address has its own cache entry. A port whose name differs from
+// TestCachedNames: each resolved address has a separate cache entry. A port whose name differs from
 // the requested one is logged out again. [FCVI-7.4-3]
 func TestCachedNames(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -524,8 +524,8 @@ func TestSourceGone(t *testing.T) {
 	}
 }
 
-// TestFirstIDs: each connection numbers its messages from a number of its own. No message is longer
-// than one Sequence can carry. [FCVI-6.8-2] [FCVI-5.7-4] [FCVI-7.3-8]
+// TestFirstIDs: each connection has its own first message number. No message is longer than a
+// Sequence can carry. [FCVI-6.8-2] [FCVI-5.7-4] [FCVI-7.3-8]
 func TestFirstIDs(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	seen := map[iu.MsgID]bool{0: true}
@@ -559,7 +559,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestOthersLogout: the end of a login ends the connections with that port, and no other
+// TestOthersLogout: the end of a login ends the connections with the port, and no other
 // connections. [FCVI-7.7-2] [FCFS-2.10-7]
 func TestOthersLogout(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -644,8 +644,8 @@ func TestClass2Gone(t *testing.T) {
 	}
 }
 
-// TestAcceptedTooLate: an acceptance for an abandoned request is cancelled, if it can be parsed.
-// [FCVI-C-1] [FCVI-8.2-3]
+// TestAcceptedTooLate: a parsable acceptance for an abandoned request is cancelled. [FCVI-C-1]
+// [FCVI-8.2-3]
 func TestAcceptedTooLate(t *testing.T) {
 	for _, spoil := range []bool{false, true} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -670,8 +670,8 @@ func TestAcceptedTooLate(t *testing.T) {
 	}
 }
 
-// TestFailedWhileSent: if a class 2 message fails while it is being sent, it ends, and the next one
-// starts. [FCVI-8.4-15] [FCVI-5.2.2-1]
+// TestFailedWhileSent: if a class 2 message fails while being sent, the message ends, and the next
+// message starts. [FCVI-8.4-15] [FCVI-5.2.2-1]
 func TestFailedWhileSent(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
 	a, b := s.connect(iu.Unreliable)
@@ -720,7 +720,7 @@ func TestBrokenInStream(t *testing.T) {
 	}
 }
 
-// TestStrangers: an IU with an unknown handle affects only its source port, and is answered once in
+// TestStrangers: an IU with an unknown handle affects only the source port, and is answered once in
 // R_A_TOV. [FCVI-6.12-2] [FCVI-8.2-3] [FCVI-8.2-4]
 func TestStrangers(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -772,7 +772,7 @@ func TestShortTypes(t *testing.T) {
 }
 
 // TestStallBeyond: T_GAP begins with the first frame beyond the expected message, and restarts with
-// each frame of that message. [FCVI-8.4-10]
+// each frame of the expected message. [FCVI-8.4-10]
 func TestStallBeyond(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1})
 	_, b := s.connect(iu.ReliableDelivery)

@@ -12,7 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// TestDescriptorStatus checks the status of a descriptor for every reason that the peer may report.
+// TestDescriptorStatus checks the status of a descriptor for every reason the peer may report.
 func TestDescriptorStatus(t *testing.T) {
 	t.Run("FCVI-5.9.7-7", func(t *testing.T) {
 		known := map[iu.Reason]vi.Status{
@@ -112,7 +112,7 @@ func TestAsksSmallWindow(t *testing.T) {
 	}
 }
 
-// TestStartsMessage checks which request may start while others are unanswered.
+// TestStartsMessage: which requests may start while others are unanswered.
 func TestStartsMessage(t *testing.T) {
 	for _, level := range []iu.Reliability{iu.ReliableDelivery, iu.ReliableReception} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -170,7 +170,7 @@ func TestStartsMessage(t *testing.T) {
 	}
 }
 
-// TestPlaceWrite: a Write is checked once, as a whole. If the check fails, its reason is reported
+// TestPlaceWrite: a Write is checked once, as a whole. If the check fails, the reason is reported
 // and no byte is placed.
 func TestPlaceWrite(t *testing.T) {
 	for _, v := range []struct {
@@ -210,7 +210,8 @@ func TestPlaceWrite(t *testing.T) {
 }
 
 // TestResolveOrder: an address is searched for in the cache, in the static table, in the directory
-// and by FARP, in that order. While the port is offline, a search waits for it, up to a time limit.
+// and by FARP, in that order. While the port is offline, a search waits for the port, up to a time
+// limit.
 func TestResolveOrder(t *testing.T) {
 	t.Run("FCVI-7.4-1", func(t *testing.T) { // [FCVI-7.5-10] [FCVI-7.6-3] [FCVI-7.6-4]
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -321,8 +322,8 @@ func TestResolveOffline(t *testing.T) {
 	}
 }
 
-// TestMatchAttributes lists attributes on which two ends agree, whichever end makes the request,
-// and attributes they reject.
+// TestMatchAttributes lists attributes two ends agree on, whichever end makes the request, and
+// rejected attributes.
 func TestMatchAttributes(t *testing.T) {
 	qos := func(n uint32) iu.QoS { return iu.QoS{Latency: n} }
 	for _, v := range []struct {

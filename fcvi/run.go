@@ -14,8 +14,8 @@ type run struct {
 
 var _ fc.Taker = (*conn)(nil)
 
-// follow allows the link to pass the frames that continue f to Take. f and every frame before it
-// were placed, and f is not the last frame.
+// follow allows the link to pass the frames continuing f to Take. f and every earlier frame were
+// placed, and f is not the last frame.
 func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
 	if len(f.Payload) > 0 && !f.Last() && f.Class() == fc.Class3 && c.state == stConnected && c.up != nil {
 		c.run = run{now, resp}
@@ -65,8 +65,8 @@ func (c *conn) takeRequest(b []byte) bool {
 	return true
 }
 
-// takeRead places b, the payload that continues the oldest READ_RESP. It returns false, without
-// effect, if the frame needs all checks.
+// takeRead places b, the next payload of the oldest READ_RESP. The result is false, without effect,
+// if the frame needs all checks.
 func (c *conn) takeRead(b []byte) bool {
 	if c.tx.pending.len() == 0 {
 		return false

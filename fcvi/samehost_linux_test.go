@@ -10,7 +10,7 @@ import (
 	"viaduct/vi"
 )
 
-// TestSameHost: VIs on a link that requires shared memory transfer the same messages as over TCP,
+// TestSameHost: VIs on a link requiring shared memory transfer the same messages as over TCP,
 // including messages longer than the ring.
 func TestSameHost(t *testing.T) {
 	const n = 3 << 20
@@ -39,7 +39,7 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// Path reports which path the link of a VI takes, and why.
+// Path reports the path of a VI's link, and the reason.
 func TestPath(t *testing.T) {
 	for _, c := range []struct {
 		cfg Config

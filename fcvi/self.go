@@ -11,12 +11,12 @@ import (
 
 // If two NICs with fabrics of their own call each other, the NIC with the lower address connects,
 // and the other waits at its fabric. Two VIs of one NIC have the same address, and a port does not
-// log in to itself. So the NIC has a second port at its own fabric, from which one of the two
-// requests is made. The discriminators then decide. If they are equal too, the earlier request
-// waits.
+// log in to itself. So the NIC has a second port at its own fabric, and makes one of the two
+// requests from there. The discriminators then decide. If the discriminators are equal too, the
+// earlier request waits.
 
-// A halves counts the pending requests of VIs of one NIC that have the same address and
-// discriminator. home counts the requests that wait, away the requests that connect.
+// A halves counts the pending requests of a NIC's VIs with the same address and discriminator. home
+// counts the waiting requests, away the connecting requests.
 type halves struct{ home, away int }
 
 // own returns the address where the NIC's fabric accepts links.

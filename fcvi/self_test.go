@@ -10,7 +10,7 @@ import (
 	"viaduct/vi"
 )
 
-// TestSelf: two VIs of one NIC connect to each other, as in programs that are client and server at
+// TestSelf: two VIs of a NIC connect to each other, as in programs that are client and server at
 // once. A Fibre Channel port logs in only to other ports. [VIA 6.6]
 func TestSelf(t *testing.T) {
 	p, err := New(Config{Listen: "127.0.0.1:0", Logger: testLogger})
@@ -63,7 +63,7 @@ func selfConnect(t *testing.T, ctx context.Context, n *vi.NIC) {
 }
 
 // TestSelfPeers: a peer request to the NIC's own address waits for its peer and finds it, even if
-// the NIC has a second port at its fabric. The peer is another VI of the NIC, or one of a NIC at
+// the NIC has a second port at the fabric. The peer is another VI of the NIC, or a VI of a NIC at
 // the same IP address. [VIA 6.4.6]
 func TestSelfPeers(t *testing.T) {
 	open := func() *vi.NIC {

@@ -157,13 +157,12 @@ func (c *conn) startMessage(now fc.Time) bool {
 	return false
 }
 
-// sendWindow returns the number of requests that may be unanswered, or in class 2 unacknowledged.
-// [FCVI-E-1]
+// sendWindow returns how many requests may be unanswered, or in class 2 unacknowledged. [FCVI-E-1]
 func (c *conn) sendWindow() int {
 	return min(c.p.cfg.maxUnacked, max(1, int(c.rattrs.MaxUnacked)), int(c.rxWindow()))
 }
 
-// drain ends the connection because a descriptor of this side is in error. It first waits until the
+// drain ends the connection because a local descriptor is in error. drain first waits until the
 // requests before the descriptor are answered, or in class 2 acknowledged, so that they complete
 // with success.
 func (c *conn) drain(now fc.Time) {
@@ -186,8 +185,8 @@ func (c *conn) drained(now fc.Time) bool {
 	return true
 }
 
-// fail2 breaks the connection because of an error of this side. completed means that a descriptor
-// has completed with the error; the other descriptors are then flushed.
+// fail2 breaks the connection because of a local error. completed means that a descriptor has
+// completed with the error; the other descriptors are then flushed.
 func (c *conn) fail2(now fc.Time, reason iu.Reason, completed bool) {
 	if c.state != stConnected {
 		return

@@ -45,9 +45,9 @@ func (c *conn) openMessage(now fc.Time) bool {
 	return true
 }
 
-// asks reports whether the current message, at Reliable Reception, must request a response of its
-// own. Unless both sides stream, every message must. Otherwise one of several messages must, and
-// the last one before the queue becomes empty. [FCVI-E-2] [FCVI-5.9.4-4]
+// asks reports whether the current message, at Reliable Reception, must request a separate
+// response. Unless both sides stream, every message must. Otherwise one of several messages must,
+// and the last message before the queue becomes empty. [FCVI-E-2] [FCVI-5.9.4-4]
 func (c *conn) asks() bool {
 	t := &c.tx
 	if !c.attrs.Streaming || !c.rattrs.Streaming {
@@ -155,7 +155,7 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 }
 
 // before returns the number of frames of size bytes, at most room, that precede the last frame of n
-// bytes. last means that the next frame is the last one.
+// bytes. last means that the next frame is the last.
 func before(n, size, room int) (frames int, last bool) {
 	if n <= size {
 		return 1, true
@@ -177,7 +177,7 @@ func (c *conn) sentMessage(now fc.Time) {
 		}
 	}
 	if w := &t.cur; w.op == iu.ReadRqst || c.rr() {
-		// The message completes with its response. [FCVI-3-7] [VIA-4.5-4]
+		// The response completes the message. [FCVI-3-7] [VIA-4.5-4]
 		q := t.pending.push(pending{id: t.curID, oxid: t.oxid, rxid: fc.Unassigned,
 			asked: t.answered, end: -1, since: now})
 		q.w = *w
@@ -208,7 +208,7 @@ func (c *conn) sentMessage(now fc.Time) {
 	c.up.finish(&t.cur, 0) // [FCVI-3-6]
 }
 
-// payloadFor returns the largest payload of an IU that fits into a frame to the peer, the P of the
+// payloadFor returns the largest IU payload fitting into a frame to the peer, the P of the
 // standard. [FCVI-5.7-3] [FCVI-5.7-2]
 func (c *conn) payloadFor(o iu.Opcode) int {
 	return (min(fc.MaxData, c.remote.RxSize) - o.HeaderLen()) &^ 3

@@ -103,7 +103,7 @@ type roomy struct {
 
 func (r roomy) LinkRoom(now fc.Time) { r.p.linkRoom(now) }
 
-// Receive passes frames like a link that supports runs of frames.
+// Receive passes frames like a link with support for runs of frames.
 func (r roomy) Receive(now fc.Time, f *fc.Frame) {
 	p := r.p
 	if p.taker != nil && now-p.since < time.Millisecond && p.next.Header == f.Header && p.next.SOF == f.SOF &&
@@ -367,7 +367,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// opcode returns a function that matches FC-VI frames with opcode o.
+// opcode returns a function matching FC-VI frames with opcode o.
 func opcode(o iu.Opcode) func(*fc.Frame) bool {
 	return func(f *fc.Frame) bool {
 		return f.Type == fc.TypeFCVI && f.RCtl.IsDeviceData() && len(f.Opt) > 4 && iu.Opcode(f.Opt[4]) == o

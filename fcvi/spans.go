@@ -2,8 +2,8 @@ package fcvi
 
 import "slices"
 
-// spans records which bytes of a message have arrived. Usually the bytes arrive in order, so that
-// front alone describes them and beyond is empty.
+// spans records the arrived bytes of a message. Usually the bytes arrive in order: front alone then
+// describes the bytes, and beyond is empty.
 type spans struct {
 	front  uint32 // all bytes before this offset have arrived
 	beyond []span // spans after a hole; sorted, disjoint, not adjacent
@@ -11,7 +11,7 @@ type spans struct {
 
 type span struct{ from, to uint32 }
 
-// maxSpans is the maximum number of holes in a message at one time.
+// maxSpans is the maximum number of simultaneous holes in a message.
 const maxSpans = 1024
 
 type spanResult uint8

@@ -74,7 +74,7 @@ func (s state) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// arrows lists the possible changes of state. Any other change is a bug of this package. [FCVI 8.2]
+// arrows lists the possible changes of state. Any other change is a bug of package fcvi. [FCVI 8.2]
 var arrows = [numStates][numStates]bool{
 	stIdle:      {stResolve: true, stHeld: true},
 	stResolve:   {stRqst: true, stResp1: true, stIdle: true},
@@ -88,7 +88,7 @@ var arrows = [numStates][numStates]bool{
 	stError:     {stIdle: true},
 }
 
-// vi returns the VI state that a consumer sees in state s.
+// vi returns the VI state as seen by a consumer in state s.
 func (s state) vi() vi.State {
 	switch s {
 	case stIdle, stHeld:

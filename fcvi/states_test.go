@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A walk is an endpoint of port 0 of a simulated pair that was put into a state. It records the
-// effects of an event in that state.
+// A walk is an endpoint of port 0 of a simulated pair, put into a state. A walk records the effects
+// of an event in the state.
 type walk struct {
 	*sim
 	f     *fake
@@ -33,7 +33,7 @@ type walk struct {
 	later []string // effects after the event, each with its time
 }
 
-// A standing is the start of a walk: a state, and the facts that distinguish its cases.
+// A standing is the start of a walk: a state, and the facts distinguishing the state's cases.
 type standing struct {
 	name string
 	s    state
@@ -191,7 +191,8 @@ func (w *walk) aftermath() string {
 	return "later: " + strings.Join(append(w.later, end), ", ")
 }
 
-// ready calls change to prepare the endpoint further, and records its facts before the event.
+// ready calls change to prepare the endpoint further, and records the endpoint's facts before the
+// event.
 func (w *walk) ready(change func(c *conn)) {
 	if change != nil {
 		change(w.c)
@@ -282,7 +283,7 @@ func (w *walk) outcome() string {
 	return strings.Join(lines, "\n\t\t")
 }
 
-// counted returns the names of the counters that grew from before to after.
+// counted returns the names of the counters grown from before to after.
 func counted(before, after *Stats) (all []string) {
 	old, now := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
 	for i := range now.NumField() {
@@ -335,7 +336,7 @@ func (w *walk) rqstWith(h iu.Header, change func(q *iu.ConnectPayload)) {
 	w.arrive(h, 0, w.c.p.cfg.codec.AppendConnectRqst(nil, &q))
 }
 
-// events are everything that can happen to an endpoint.
+// events are all possible events of an endpoint.
 var events = []struct {
 	name string
 	run  func(w *walk)

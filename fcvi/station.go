@@ -10,9 +10,9 @@ import (
 )
 
 // A station runs an FC-VI port in real time: it has the state machines of the port and of its
-// N_Port, with their lock, clock and link. Only one goroutine at a time runs the machines: a
-// poster, the receiver, or the timer. The link queues the frames that the machines send, and flush
-// writes the frames after the lock was released.
+// N_Port, with the lock, clock and link of the machines. Only one goroutine at a time runs the
+// machines: a poster, the receiver, or the timer. The link queues the sent frames, and flush writes
+// the frames after the lock was released.
 type station struct {
 	mu     perturb.Mutex
 	start  time.Time // guarded by mu: time 0 of the clock, moved by the time that the clock did not count
@@ -71,7 +71,7 @@ func (s *station) room(dst fc.Addr) int {
 // yet own the outlet.
 type starter interface{ begin(s *station) error }
 
-// A sender passes frames to the station's outlet, if there is one.
+// A sender passes frames to the station's outlet, if any.
 type sender station
 
 func (s *sender) Send(f *fc.Frame) {
@@ -86,8 +86,8 @@ func (s *sender) SendRun(f *fc.Frame, size int, data []byte) {
 	}
 }
 
-// lock takes mu and reads the clock. The clock never passes the next timer, so that the timer's
-// work is done first.
+// lock takes mu and reads the clock. The clock never passes the next timer, because the timer's
+// work must be done first.
 //
 // If the next timer is late by more than a quarter of E_D_TOV, the whole host was stopped, or too
 // busy to read its peers' frames. The silence of the peers proves nothing then. So the time since
@@ -131,7 +131,7 @@ func (s *station) leave() {
 	}
 }
 
-// tick runs the timers that are due.
+// tick runs the due timers.
 func (s *station) tick() {
 	s.lock()
 	switch {
@@ -154,7 +154,7 @@ func (s *station) do(fn func(now fc.Time)) {
 	s.leave()
 }
 
-// drainTime is the time a closed station waits for peers to answer its disconnects.
+// drainTime is the time a closed station waits for peers to answer the disconnects.
 const drainTime = 5 * time.Second
 
 // close ends the station. It abandons set-ups, and waits up to drainTime for the answers to
@@ -212,7 +212,7 @@ func (s *station) LinkDown(now fc.Time)                 { s.np.LinkDown(now) }
 func (s *station) Receive(now fc.Time, f *fc.Frame)     { s.np.Receive(now, f) }
 func (s *station) LinkRoom(now fc.Time)                 { s.p.linkRoom(now) }
 
-// A localOutlet attaches a station to the switch of a daemon in this process.
+// A localOutlet attaches a station to the switch of a daemon inside the process.
 type localOutlet struct {
 	d *fabricd.Daemon
 	l *fabricd.Local

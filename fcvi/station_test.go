@@ -33,7 +33,7 @@ func (s *station) clock() (at fc.Time) {
 }
 
 // TestStallOnce: a late timer waits once for frames that arrived meanwhile. If the timer is late
-// again before it has run, the time is counted. [FCVI-8.3-6]
+// again before running, the time is counted. [FCVI-8.3-6]
 func TestStallOnce(t *testing.T) {
 	s, err := newStation(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1)}, machineConfig{},
 		func(*station) (outlet, error) { return nowhere{}, nil })
@@ -70,8 +70,8 @@ func TestStallOnce(t *testing.T) {
 	}
 }
 
-// TestStall: a process that could not run does not count that time as silence of its peers. A timer
-// that fires too late first waits for frames that arrived meanwhile. [FCVI-8.3-6]
+// TestStall: a process prevented from running does not count the time as silence of peers. A late
+// timer first waits for frames that arrived meanwhile. [FCVI-8.3-6]
 func TestStall(t *testing.T) {
 	const edtov = 800 * time.Millisecond
 	const grace = edtov / 4

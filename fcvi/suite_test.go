@@ -18,10 +18,11 @@ import (
 	"viaduct/vi"
 )
 
-// TestVI_SuiteFCIP runs the suite for VI providers over FCIP links. Its error matrix, data and
-// state families cover these rows too: [FCVI-3-8] [FCVI-3-9] [FCVI-3-11] [FCVI-4-2] [FCVI-5.2.2-4]
-// [FCVI-5.2.2-5] [FCVI-5.2.2-7] [FCVI-5.2.3-1] [FCVI-5.2.3-2] [FCVI-5.2.3-4] [FCVI-5.2.4-4]
-// [FCVI-5.3.4-11] [FCVI-5.3.3-5] [FCVI-5.3.5-7] [FCVI-5.9.7-6] [FCVI-7.3-7] [FCVI-F-2]
+// TestVI_SuiteFCIP runs the suite for VI providers over FCIP links. The suite's error matrix, data
+// and state families cover these rows too: [FCVI-3-8] [FCVI-3-9] [FCVI-3-11] [FCVI-4-2]
+// [FCVI-5.2.2-4] [FCVI-5.2.2-5] [FCVI-5.2.2-7] [FCVI-5.2.3-1] [FCVI-5.2.3-2] [FCVI-5.2.3-4]
+// [FCVI-5.2.4-4] [FCVI-5.3.4-11] [FCVI-5.3.3-5] [FCVI-5.3.5-7] [FCVI-5.9.7-6] [FCVI-7.3-7]
+// [FCVI-F-2]
 func TestVI_SuiteFCIP(t *testing.T) {
 	vitest.Run(t, vitest.Harness{
 		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
@@ -43,8 +44,8 @@ func TestVI_SuiteFCIP(t *testing.T) {
 
 var nextHost atomic.Uint32
 
-// noisyNetwork runs a simulated fabric in real time until the test ends. All its timers are scaled
-// by one factor. [FCVI-8.3-5]
+// noisyNetwork runs a simulated fabric in real time until the test ends. A common factor scales all
+// timers. [FCVI-8.3-5]
 func noisyNetwork(t *testing.T, outOfOrder bool, noise fabric.Noise, scale time.Duration) Config {
 	return seededNetwork(t, 1, outOfOrder, noise, scale)
 }
@@ -67,8 +68,8 @@ func seededNetwork(t *testing.T, seed uint64, outOfOrder bool, noise fabric.Nois
 }
 
 // netHarness omits vitest's flow control family, like the harness over FCIP. FC-VI has no credits:
-// a message is sent and completes whether or not its receive is posted. If both VIs request flow
-// control, the message waits at the other port. TestHold covers that.
+// a message is sent and completes whether or not a receive is posted. If both VIs request flow
+// control, the message waits at the other port. TestHold covers flow control.
 func netHarness(cfg Config) vitest.Harness {
 	return vitest.Harness{
 		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
@@ -89,7 +90,7 @@ func netHarness(cfg Config) vitest.Harness {
 	}
 }
 
-// machineOf returns the endpoint of a connected VI, and its station.
+// machineOf returns the endpoint and station of a connected VI.
 func machineOf(v *vi.VI) (found *conn, at *station) {
 	d := v.NIC().Device().(*device)
 	d.mu.Lock()
@@ -128,7 +129,7 @@ func cutLink(v *vi.VI) {
 // fabricFaults injects faults into the link between a VI's port and a simulated fabric. The fabric
 // drops damaged frames, as every port does.
 func fabricFaults(n *fabric.Net) vitest.Faults {
-	// next adds a fault for one frame of the next message.
+	// next adds a fault for a frame of the next message.
 	next := func(v *vi.VI, do fabric.Action, last bool) {
 		c, _ := machineOf(v)
 		handle := c.rHandle
@@ -155,8 +156,8 @@ func fabricFaults(n *fabric.Net) vitest.Faults {
 	}
 }
 
-// TestVI_SuiteFaults runs the tests that need injected faults, over ordered and unordered fabrics,
-// with short timers.
+// TestVI_SuiteFaults runs the tests with injected faults, over ordered and unordered fabrics, with
+// short timers.
 func TestVI_SuiteFaults(t *testing.T) {
 	for _, order := range []string{"in order", "out of order"} {
 		t.Run(order, func(t *testing.T) {
@@ -172,7 +173,7 @@ func TestVI_SuiteFaults(t *testing.T) {
 	}
 }
 
-// TestVI_SuiteFabric runs the suite over an ordered fabric in this process, at all three levels.
+// TestVI_SuiteFabric runs the suite over an ordered in-process fabric, at all three levels.
 // [FCVI-5.3.2-7]
 func TestVI_SuiteFabric(t *testing.T) {
 	vitest.Run(t, netHarness(noisyNetwork(t, false, fabric.Noise{}, 10)))
@@ -222,7 +223,7 @@ func TestVI_SuiteLossy(t *testing.T) {
 	recovering.Rare(t, 5)
 }
 
-// lossy has the highest rates of faults that Fibre Channel is expected to tolerate. Logins have no
-// faults, because they are not tested here, and some would wait for R_A_TOV.
+// lossy has the highest fault rates Fibre Channel is expected to tolerate. Logins have no faults,
+// because logins are not tested here, and some would wait for R_A_TOV.
 var lossy = fabric.Noise{Loss: 0.01, Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond,
 	Only: func(f *fc.Frame) bool { return f.Type != fc.TypeELS && f.Type != fc.TypeCT }}

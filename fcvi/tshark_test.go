@@ -222,7 +222,7 @@ func TestTshark(t *testing.T) {
 	}
 }
 
-// number converts the forms in which tshark writes a value into one form.
+// number converts the forms of a value in tshark's output into a single form.
 func number(s string) string {
 	switch s = strings.ToLower(s); s {
 	case "true":
@@ -239,7 +239,7 @@ func number(s string) string {
 	return s
 }
 
-// askFor repeats a connection request until the other side waits for it.
+// askFor repeats a connection request until the other side waits for the request.
 func askFor(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)
@@ -254,7 +254,7 @@ func openNIC(t testing.TB, cfg Config) *vi.NIC {
 	return openNamed(t, cfg, "")
 }
 
-// openNamed opens a NIC with a host address of its own.
+// openNamed opens a NIC with a separate host address.
 func openNamed(t testing.TB, cfg Config, host string) *vi.NIC {
 	t.Helper()
 	p, err := New(cfg)

@@ -49,7 +49,7 @@ func (r *rxState) at(id iu.MsgID) *rxMsg {
 	return &r.win[int(id)&(len(r.win)-1)]
 }
 
-// ahead returns the slot of id if it is in use, and nil otherwise.
+// ahead returns the slot of id if the slot is in use, and nil otherwise.
 func (r *rxState) ahead(id iu.MsgID) *rxMsg {
 	if int(id-r.mexp) < len(r.win) {
 		if m := &r.win[int(id)&(len(r.win)-1)]; m.open {
@@ -107,8 +107,8 @@ func (r *rxState) abandon() {
 	r.win, r.hold, r.waiting = nil, 0, false
 }
 
-// rxWindow returns the number of messages the receive stream can store, including the expected one.
-// [FCVI-8.4-6]
+// rxWindow returns the number of messages the receive stream can store, including the expected
+// message. [FCVI-8.4-6]
 func (c *conn) rxWindow() iu.MsgID {
 	if c.ordered() {
 		return LimitMaxUnacked
@@ -116,9 +116,9 @@ func (c *conn) rxWindow() iu.MsgID {
 	return window
 }
 
-// maxHold returns the maximum number of bytes that a connection stores because they can't be placed
+// maxHold returns the maximum number of bytes a connection stores because the bytes can't be placed
 // yet: on an out-of-order fabric, or while a receive descriptor is missing. A sender leaves at most
-// that many bytes unanswered.
+// maxHold bytes unanswered.
 func (c *conn) maxHold() int {
 	return min(64<<20, max(16<<20, 32*int(c.mts)))
 }

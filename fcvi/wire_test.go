@@ -223,7 +223,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	if a.broke != 1 || !a.c.gone || b.p.handles.get(h) != nil {
 		t.Errorf("half open: broken %d, %v", a.broke, a.c.state)
 	}
-	// In this case no answer arrives. [FCVI-8.6-1]
+	// Here no answer arrives. [FCVI-8.6-1]
 	a, _ = s.connect(iu.ReliableDelivery)
 	f := s.net.AddFault(&fabric.Fault{Match: opcode(iu.DisconnectRqst), Do: fabric.Drop})
 	a.c.disconnect(s.net.Now())
@@ -233,7 +233,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	}
 }
 
-// TestFCVI_C checks the set-up rules that a successful set-up does not prove. [FCVI-C-8]
+// TestFCVI_C checks the set-up rules not proved by a successful set-up. [FCVI-C-8]
 func TestFCVI_C(t *testing.T) {
 	t.Run("FCVI-C-1", func(t *testing.T) { // the client cancels after RESP2 was sent
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -442,8 +442,8 @@ func TestFCVI_8_4(t *testing.T) {
 				if (b.c.state == stConnected) != (level == iu.Unreliable) || s.ports[1].stats.Gaps != 1 {
 					t.Errorf("in order %v, %v: %v, %d gaps", order, level, b.c.state, s.ports[1].stats.Gaps)
 				}
-				// On a path that keeps order the sender may detect the loss first, because it waits
-				// as long for the answer.
+				// On a path that keeps order the sender may detect the loss first, because the
+				// sender waits as long for the answer.
 				if why := told(*all); level != iu.Unreliable && why != iu.FrameLost &&
 					!(order && level == iu.ReliableReception && why == iu.RespTimeout) {
 					t.Errorf("in order %v, %v: told %v", order, level, why)
@@ -488,7 +488,7 @@ func TestFCVI_8_4(t *testing.T) {
 	})
 }
 
-// TestFCVI_7_4: a name that differs from the requested one ends the search; addresses are found by
+// TestFCVI_7_4: a name different from the requested name ends the search; addresses are found by
 // directory, name and FARP. [FCVI-7.6-3] [FCVI-7.4-1] [FCVI-7.4-3] [FCVI-5.9.7-10]
 func TestFCVI_7_4(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -559,7 +559,7 @@ func TestFCVI_7_4(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_2_5: a disconnect in the middle of a message is handled at once, whatever its
+// TestFCVI_5_2_5: a disconnect in the middle of a message is handled at once, whatever the
 // diagnostic bits are. [FCVI-5.2.5-6] [FCVI-5.9.7-3]
 func TestFCVI_5_2_5(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -586,7 +586,7 @@ func TestFCVI_5_9_10(t *testing.T) {
 }
 
 // TestFCVI_7_3: a peer may announce a window of zero at levels without responses. Messages are then
-// sent one at a time, and the window does not block them.
+// sent one at a time, unblocked by the window.
 func TestFCVI_7_3(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)

@@ -10,7 +10,7 @@ import (
 	"viaduct/vi"
 )
 
-// resp1 answers f's request with a RESP1 that the machine of its peer would not send in this state.
+// resp1 answers f's request with a RESP1, as the peer's machine never would in the current state.
 func (s *sim) resp1(f, from *fake, reason iu.Reason, payload []byte) {
 	own := f.c.own
 	h := iu.Header{Op: iu.ConnectResp1, Handle: f.c.handle, Flags: iu.PeerToPeer.Flags(),
@@ -29,7 +29,7 @@ func (s *sim) resp1(f, from *fake, reason iu.Reason, payload []byte) {
 	})
 }
 
-// connectedPeers checks that both requests ended in one connection that carries messages.
+// connectedPeers checks that both requests ended in one working connection.
 func connectedPeers(t *testing.T, s *sim, a, b *fake) {
 	t.Helper()
 	s.net.ClearFaults()
@@ -51,7 +51,7 @@ func connectedPeers(t *testing.T, s *sim, a, b *fake) {
 	}
 }
 
-// requests counts the requests that port i sent.
+// requests counts the requests sent by port i.
 func requests(s *sim, all []sent, i int) (n int) {
 	for _, x := range all {
 		if x.h.Op == iu.ConnectRqst && x.from == s.ports[i].np.ID() {
@@ -61,7 +61,7 @@ func requests(s *sim, all []sent, i int) (n int) {
 	return n
 }
 
-// TestFCVI_5_3_4 checks exchanges that never occur between two machines of this package. Port b has
+// TestFCVI_5_3_4 checks exchanges that never occur between two machines of package fcvi. Port b has
 // the higher name and wins.
 func TestFCVI_5_3_4(t *testing.T) {
 	t.Run("FCVI-5.3.4-5", func(t *testing.T) { // a winner that is told to yield repeats its request
