@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestActions checks that every action of the machine is performed, and by iWARP. Received bytes
-// must stay in place until they are read, and messages must be sent at once.
+// TestActions checks that iWARP performs every action of the machine. Received bytes must stay in
+// place until a read takes them, and messages must be sent at once.
 func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 	inBubble(t, "held", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -100,8 +100,8 @@ func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 	})
 }
 
-// TestAdvertise checks that memory is registered only for the peer and only while it is advertised,
-// with no other right than needed. If it cannot be registered, the connection must end.
+// TestAdvertise checks that memory is registered only for the peer, only while advertised, and with
+// no other right than needed. If the registration fails, the connection must end.
 func TestAdvertise(t *testing.T) { // [D-80] [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32]
 	for _, v := range []struct {
 		name string

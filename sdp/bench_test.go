@@ -59,7 +59,7 @@ func benchPair(b *testing.B, opt *Options) (c, s net.Conn) {
 	return pair(b, o, o)
 }
 
-// BenchmarkStream sends a stream in one direction, with plain TCP for comparison.
+// BenchmarkStream sends a stream one way, with plain TCP for comparison.
 func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{64, 4 << 10, 64 << 10, 256 << 10, 1 << 20} {
 		for _, v := range benchVariants {

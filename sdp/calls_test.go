@@ -15,26 +15,25 @@ import (
 )
 
 // credit gives the connection credit for more messages with payload, although no message has asked
-// for it.
+// for credit.
 func (w *wirePeer) credit() {
 	w.send(sdpwire.Message{MID: sdpwire.Data, Bufs: 2 * sdpwire.MinBuffers}, "")
 }
 
-// isOp reports whether err is a *net.OpError of the operation that matches want.
+// isOp reports whether err is a *net.OpError of operation op, and matches want.
 func isOp(err error, op string, want error) bool {
 	var oe *net.OpError
 	return errors.As(err, &oe) && oe.Op == op && errors.Is(err, want)
 }
 
-// smallHello is the Hello of a peer that accepts one message of 1008 bytes of payload, and gives no
-// credit for another.
+// smallHello is the Hello of a peer with credit for a single message of 1008 bytes of payload.
 var smallHello = func() sdpwire.Hello {
 	h := goodHello
 	h.Bufs, h.LocalRcvSz, h.DesRemRcvSz = sdpwire.MinBuffers, 1024, 1024
 	return h
 }()
 
-// TestRefusedCalls calls a connection that was closed, or whose deadline has passed. The call must
+// TestRefusedCalls calls a closed connection, and a connection after its deadline. The call must
 // move no bytes. A call with an empty slice must do nothing.
 func TestRefusedCalls(t *testing.T) { // [D-32] [D-40] [SDP-4.2-1] [SDP-9.5.3-2] [SDP-9.4-1]
 	past := time.Unix(1, 0)
@@ -91,8 +90,8 @@ func TestRefusedCalls(t *testing.T) { // [D-32] [D-40] [SDP-4.2-1] [SDP-9.5.3-2]
 	})
 }
 
-// TestSDP_9_3_15 checks that ReadFull fills its slice in one call, and returns the errors of
-// io.ReadFull if the stream ends early.
+// TestSDP_9_3_15: ReadFull fills the slice in a single call, and returns the errors of io.ReadFull
+// if the stream ends early.
 func TestSDP_9_3_15(t *testing.T) {
 	inBubble(t, "SDP-9.3-15", func(t *testing.T) {
 		a, b := memPair(t, Options{}, Options{})
@@ -233,8 +232,8 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 	})
 }
 
-// TestCloseHears checks that CloseWrite and Close handle arrivals first, and return the error of an
-// AbortConn that has arrived.
+// TestCloseHears checks that CloseWrite and Close handle arrivals first, and return the error of a
+// received AbortConn.
 func TestCloseHears(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -253,7 +252,7 @@ func TestCloseHears(t *testing.T) {
 }
 
 // TestCloseReadWire checks that CloseRead drops held bytes, ends a waiting Read, and does not
-// affect the other direction. Payload that arrives afterwards must reset the stream.
+// affect writes. Later payload must reset the stream.
 func TestCloseReadWire(t *testing.T) { // [D-49] [SDP-8.2.1-3]
 	inBubble(t, "D-49", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -343,8 +342,8 @@ func readN(c *Conn, n int) (string, error) {
 	return string(p[:n]), err
 }
 
-// TestSDP_9_4_ExchangeWire checks the messages that an Exchange sends, and the cases in which
-// Exchange equals Write and Read.
+// TestSDP_9_4_ExchangeWire checks the messages of an Exchange, and the cases where Exchange equals
+// Write and Read.
 func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 	pinned := Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1000,
 		RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}
@@ -364,7 +363,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 		time.Sleep(time.Second) // the peer's change of mode arrives during the sleep
 		return w, c
 	}
-	// The request takes one message, and the answer is written into resp by RDMA.
+	// The request takes a single message, and RDMA writes the answer into resp.
 	inBubble(t, "SDP-9.4-1", func(t *testing.T) {
 		w, c := piped(t)
 		resp := make([]byte, 5000)
@@ -432,7 +431,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Fatal("there is no answer")
 		}
 		go c.Close()
-		// The peer gets a SinkAvailCancel for the buffer that was offered.
+		// The peer gets a SinkAvailCancel for the offered buffer.
 		if m, _, _ := w.message(); m.MID == sdpwire.SinkAvailCancel {
 			w.sendOp(sdpwire.Message{MID: sdpwire.SinkCancelAck}, "", iwarp.OpSendSE, 0)
 		}
@@ -536,8 +535,8 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 	})
 }
 
-// TestSDP_9_4_ExchangeOffered checks that an Exchange whose request cannot be sent returns after
-// the peer has released the buffer offered with it.
+// TestSDP_9_4_ExchangeOffered: an Exchange whose request cannot be sent returns after the peer has
+// released the offered buffer.
 func TestSDP_9_4_ExchangeOffered(t *testing.T) {
 	inBubble(t, "SDP-9.4-1", func(t *testing.T) { // [SDP-9.5.5-1]
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1 << 20, RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}}, smallHello)
@@ -614,8 +613,8 @@ func TestBuffersSet(t *testing.T) {
 	})
 }
 
-// TestStreamEnds checks that a connection closed by both ends ends the stream in order, and that an
-// aborted connection resets the stream. In both cases no memory may stay registered.
+// TestStreamEnds: a connection closed by both ends ends the stream in order, and an aborted
+// connection resets the stream. No memory may stay registered in either case.
 func TestStreamEnds(t *testing.T) {
 	t.Run("SDP-8.2.1-24", func(t *testing.T) { // [SDP-8.2.1-23] [SDP-6.2-2]
 		w, c := connectWire(t, Options{})
@@ -669,8 +668,8 @@ func TestStreamEnds(t *testing.T) {
 	})
 }
 
-// TestKeepAliveSet checks that SetKeepAlive changes TCP's keepalive, and that a stream without a
-// socket returns errors.ErrUnsupported.
+// TestKeepAliveSet: SetKeepAlive changes TCP's keepalive, and returns errors.ErrUnsupported if the
+// stream has no socket.
 func TestKeepAliveSet(t *testing.T) {
 	t.Run("SDP-14.3-1", func(t *testing.T) { // [SDP-14.3-2] [D-77]
 		a, b := memPair(t, Options{}, Options{})
@@ -683,7 +682,7 @@ func TestKeepAliveSet(t *testing.T) {
 	})
 }
 
-// TestTransferDetached cancels a write after the peer has asked for its bytes by SendSm. The write
+// TestTransferDetached cancels a write after the peer has asked for the bytes by SendSm. The write
 // must end, with all bytes counted, once the bytes have been copied and sent.
 func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 	inBubble(t, "D-32", func(t *testing.T) {

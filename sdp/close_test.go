@@ -17,8 +17,8 @@ import (
 	"viaduct/samehost"
 )
 
-// asWriter is an environment variable. It makes the test binary a program that writes to the
-// address in the variable, closes the connection and exits.
+// asWriter is an environment variable. If set, the test binary only writes to the address in the
+// variable, closes the connection and exits.
 const asWriter = "VIADUCT_SDP_WRITER"
 
 // The program of asWriter makes more writes than the other end has Private Buffers.
@@ -46,8 +46,8 @@ func writerMain(address string) int {
 	return 0
 }
 
-// TestCloseAndExit runs a program that exits after Close. A reader that begins late must get all
-// bytes and the end of the stream, and no reset. [D-78]
+// TestCloseAndExit runs a program that exits after Close. A late reader must get all bytes and the
+// end of the stream, and no reset. [D-78]
 func TestCloseAndExit(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -296,8 +296,8 @@ func TestEndsBehindDisConn(t *testing.T) {
 	}
 }
 
-// TestCloseHalf checks that Close returns soon if the peer sends nothing. Close waits until the
-// peer's TCP has acknowledged the DisConn, and TCP would delay that acknowledgement by 40 ms.
+// TestCloseHalf: Close returns soon if the peer sends nothing. Close waits until the peer's TCP has
+// acknowledged the DisConn, and TCP would delay the acknowledgement by 40 ms.
 func TestCloseHalf(t *testing.T) {
 	best := time.Hour
 	for range 5 {

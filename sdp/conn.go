@@ -29,7 +29,7 @@ import (
 //   - *iwarp.TerminateError if an error of the layers below ended the connection.
 type Conn struct { // [D-84] [SDP-4.1-1]
 	// A Conn passes the completions of an iwarp stream to a machine of internal/sdpcore. Each file
-	// of this package has the methods for one part of the connection.
+	// has the methods for one part of the connection.
 
 	opt    Options
 	layout sdpwire.Layout
@@ -60,7 +60,7 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	moving
 }
 
-// The calls are the reads and writes that have not ended.
+// The calls are the reads and writes in progress.
 type calls struct {
 	wops   []*op // writes that the machine holds
 	rops   []*op // reads that the machine holds
@@ -68,7 +68,7 @@ type calls struct {
 	nextID uint64
 }
 
-// The ends are the steps by which a connection ends.
+// The ends hold the state of a connection's end.
 type ends struct {
 	closed      bool          // Close was called
 	readClosed  bool          // CloseRead was called
@@ -204,16 +204,15 @@ func (c *Conn) isClosed() bool {
 }
 
 // SetLinger sets how long Close waits until the peer's TCP has all written bytes and the end of the
-// stream. With sec < 0, the default, Close waits 10 seconds; after that, delivery continues in the
-// background as long as the process runs. With sec > 0, Close waits that many seconds, and then
-// resets the connection. With sec = 0, Close does not wait: it drops undelivered bytes and resets
-// the connection.
+// stream. With sec < 0, the default, Close waits 10 seconds; delivery then continues in the
+// background as long as the process runs. With sec > 0, Close waits sec seconds, and then resets
+// the connection. With sec = 0, Close drops undelivered bytes and resets the connection at once.
 func (c *Conn) SetLinger(sec int) error { // [D-78] [SDP-8.2.1-11]
 	return c.setting(func() { c.linger = time.Duration(sec) * time.Second })
 }
 
-// SetReadBuffer limits the received bytes that the connection holds in addition to the Private
-// Buffers. Bytes held already are not dropped. A negative number counts as 0.
+// SetReadBuffer limits the received bytes held in addition to the Private Buffers. Bytes held
+// already are not dropped. A negative number counts as 0.
 func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	return c.setting(func() {
 		c.opt.ReceiveBuffer = max(0, bytes)
@@ -275,26 +274,27 @@ func (c *Conn) sockopt(f func(fd uintptr) error) error {
 // wait for credit are sent together.
 func (c *Conn) SetNoDelay(bool) error { return nil } // [D-78]
 
-// SetPolicies changes the policy of the outgoing half-connection to send, and of the incoming one
-// to recv. It has no effect on a connection that has ended.
+// SetPolicies changes the policy of the outgoing half-connection to send, and of the incoming
+// half-connection to recv. Nothing changes on a connection that has ended.
 func (c *Conn) SetPolicies(send, recv Policy) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.exec(c.m.SetPolicy(c.now(), sdpcore.Policy(send), sdpcore.Policy(recv), c.room()))
 }
 
-// SetThresholds changes Options.SendThreshold and RecvThreshold of this connection, in bytes. A
-// negative send means that writes never use zero copy. Zero means 0, not the default. A recv below
-// the size of a Private Buffer is raised to that size.
+// SetThresholds changes Options.SendThreshold and RecvThreshold of this connection, in bytes. With
+// a negative send, writes never use zero copy. Zero means 0, not the default. A recv below the size
+// of a Private Buffer is raised to the buffer's size.
 func (c *Conn) SetThresholds(send, recv int) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.exec(c.m.SetThresholds(c.now(), threshold(send), recv, c.room()))
 }
 
-// RequestPeerBufferSize asks the peer to make each of its Private Buffers n bytes. It returns
-// false, and sends no request, if the connection is not open, if another request is open, if the
-// size is n already, or if the peer has refused to change its size in that direction.
+// RequestPeerBufferSize asks the peer to make each of its Private Buffers n bytes.
+// RequestPeerBufferSize returns false, and sends no request, if the connection is not open, if
+// another request is open, if the size is n already, or if the peer has refused to change its size
+// in the same direction.
 func (c *Conn) RequestPeerBufferSize(n int) bool { // [SDP-10.6-1]
 	c.mu.Lock()
 	defer c.unlock()
@@ -324,8 +324,8 @@ func (c *Conn) CloseWrite() error { // [SDP-4.1-3] [SDP-8.2.1-1] [SDP-8.2.1-22]
 	return c.opError("close", c.lost())
 }
 
-// CloseRead ends reading: it drops unread bytes, and waiting and later reads return net.ErrClosed.
-// Data that arrives afterwards resets the connection, as with TCP.
+// CloseRead drops unread bytes, and waiting and later reads return net.ErrClosed. Data arriving
+// afterwards resets the connection, as with TCP.
 func (c *Conn) CloseRead() error { // [D-49]
 	c.mu.Lock()
 	defer c.unlock()
@@ -379,11 +379,10 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	return c.opError("close", errDeadline)
 }
 
-// endSoon completes the end of the connection if that needs no long wait, and otherwise leaves it
-// to a goroutine. A peer that answers at once sends its DisConn and the end of its stream within a
-// few microseconds; receiving both here costs less than waking goroutines for them. If answer is
-// true, endSoon waits for the peer's DisConn, for answerTime after the peer's TCP has acknowledged
-// our DisConn.
+// endSoon completes the end of the connection, or leaves a long wait to a goroutine. A peer that
+// answers at once sends its DisConn and the end of its stream within a few microseconds; receiving
+// both here costs less than waking goroutines. If answer is true, endSoon waits for the peer's
+// DisConn, for answerTime after the peer's TCP has acknowledged our DisConn.
 func (c *Conn) endSoon(answer bool) {
 	if answer {
 		acked := time.Time{}
@@ -415,9 +414,9 @@ func (c *Conn) endSoon(answer bool) {
 	}
 }
 
-// awaitDelivery waits until the peer's TCP has all written bytes and the DisConn, but at most
-// limit. If the process ended earlier, unread arrivals such as credit would reset the connection,
-// and bytes that were not sent so far would be lost.
+// awaitDelivery waits, at most limit, until the peer's TCP has all written bytes and the DisConn.
+// If the process ended earlier, unread arrivals such as credit would reset the connection, and
+// unsent bytes would be lost.
 func (c *Conn) awaitDelivery(limit time.Duration) error {
 	var err error
 	known := func() (done bool) {
@@ -462,8 +461,8 @@ var napping atomic.Int32
 const maxNapping = 4
 
 // nap sleeps for d, which is less than the shortest time of a timer in an otherwise idle process, a
-// millisecond. It returns false without sleeping if the system has no such sleep, or if too many
-// calls nap.
+// millisecond. nap returns false without sleeping if the system cannot sleep so briefly, or if too
+// many calls nap.
 func nap(d time.Duration) bool {
 	defer napping.Add(-1)
 	if napping.Add(1) > maxNapping || !attend.CanNap {
@@ -484,8 +483,8 @@ func (c *Conn) lost() error {
 	return nil
 }
 
-// delivered reports whether the fate of the written bytes is known, and the error if they were
-// lost. Call it after the stream was handed to TCP.
+// delivered reports whether the fate of the written bytes is known, and the error if bytes were
+// lost. Call delivered after the stream was handed to TCP.
 func (c *Conn) delivered() (known bool, err error) {
 	c.mu.Lock()
 	defer c.unlock()

@@ -55,7 +55,7 @@ func TestD40_Transfers(t *testing.T) {
 	if !bytes.Equal(got, data) {
 		t.Error("bytes differ")
 	}
-	// A buffer that a read offers before the write is filled directly. [SDP-11.3-8]
+	// If a read offers its buffer before the write, the buffer is filled directly. [SDP-11.3-8]
 	p := make([]byte, 20000)
 	x, err := b.StartRead(p)
 	if err != nil {
@@ -96,8 +96,8 @@ func TestD40_Transfers(t *testing.T) {
 	}
 }
 
-// TestSDP_9_4_ExchangeFails checks that the error of an Exchange names the half that failed. Bytes
-// that arrive later must go to the next Read. [SDP-9.4-1]
+// TestSDP_9_4_ExchangeFails checks that the error of an Exchange names the failed half. Later bytes
+// must go to the next Read. [SDP-9.4-1]
 func TestSDP_9_4_ExchangeFails(t *testing.T) {
 	told := func(what string, n int, err, want error, op string) {
 		t.Helper()
@@ -246,8 +246,8 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestReadMarked checks that a read returns the position of its urgent byte, even if the byte
-// arrives in the middle of the read.
+// TestReadMarked: a read returns the position of the urgent byte, even if the byte arrives during
+// the read.
 func TestReadMarked(t *testing.T) { // [SDP-9.5.3-1] [SDP-9.5.3-9]
 	a, b := pair(t, Options{}, Options{})
 	a.Write([]byte("abc"))
@@ -516,7 +516,7 @@ func TestIPv6(t *testing.T) { // [SDP-4.1-2]
 	shut(t, a, b)
 }
 
-// A fakeMapper is a Resolver that looks services up in a table.
+// A fakeMapper is a Resolver with a table of services.
 type fakeMapper struct {
 	table  map[netip.AddrPort]netip.AddrPort // SDP addresses of services
 	asked  []netip.AddrPort                  // local addresses of the calls
@@ -569,8 +569,8 @@ func TestD71_Resolver(t *testing.T) {
 	service := netip.MustParseAddrPort(tcp.Addr().String())
 	ctx := context.Background()
 
-	// The dial uses SDP, from the port that the Resolver was called with. [SDP-7-1] [SDP-7.3.1.7-1]
-	// [D-57] [D-58] [SDP-7.4-10] [SDP-7.4-12]
+	// The dial uses SDP, from the port passed to the Resolver. [SDP-7-1] [SDP-7.3.1.7-1] [D-57]
+	// [D-58] [SDP-7.4-10] [SDP-7.4-12]
 	f := &fakeMapper{table: map[netip.AddrPort]netip.AddrPort{service: netip.MustParseAddrPort(l.Addr().String())}}
 	for _, mode := range []ResolveMode{ResolvePrefer, ResolveRequire} {
 		d := &Dialer{Resolve: mode, Resolver: f}
@@ -757,8 +757,8 @@ func TestSDP_13_1_Conn(t *testing.T) {
 	}
 }
 
-// TestSDP_13_1_QueueFull checks that a connection whose send queue is full when its peer moves
-// follows after the SuspCommAck was sent. [SDP-13.1.1-8] [SDP-13.1.1-9]
+// TestSDP_13_1_QueueFull: a connection with a full send queue follows a moving peer after sending
+// the SuspCommAck. [SDP-13.1.1-8] [SDP-13.1.1-9]
 func TestSDP_13_1_QueueFull(t *testing.T) {
 	stays, goes := pair(t, Options{}, Options{})
 	nl, err := Listen("127.0.0.1:0", nil)
@@ -820,8 +820,8 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	shut(t, stays, moved)
 }
 
-// TestD50_Expect checks that a peer with other addresses, another port or another token does not
-// get the connection. [SDP-13.1.1-2] [D-50]
+// TestD50_Expect: a peer with other addresses, another port or another token does not get the
+// connection. [SDP-13.1.1-2] [D-50]
 func TestD50_Expect(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -850,8 +850,7 @@ func TestD50_Expect(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestD55_NoSuspend checks that a connection with NoSuspend is reset instead of following its peer.
-// [D-55]
+// TestD55_NoSuspend: a connection with NoSuspend is reset instead of following the peer. [D-55]
 func TestD55_NoSuspend(t *testing.T) {
 	a, b := pair(t, Options{NoSuspend: true}, Options{})
 	if _, err := b.Suspend(context.Background(), 5000); err == nil {

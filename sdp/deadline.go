@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A deadline is a time that can be changed, and a channel that is closed when the time has passed.
+// A deadline is a changeable time with a channel. The channel is closed when the time has passed.
 type deadline struct {
 	over atomic.Bool // whether the time has passed
 
@@ -18,7 +18,7 @@ type deadline struct {
 	at    time.Time     // the deadline; zero for never
 }
 
-// longAgo is a time in the past, for a deadline that ends waiting calls at once.
+// longAgo is a time in the past, to end waiting calls at once.
 var longAgo = time.Unix(1, 0)
 
 func (d *deadline) init() { d.ch = make(chan struct{}) }

@@ -35,14 +35,14 @@ type ResolveMode uint8
 // A dialer uses its Resolver in one of these modes.
 const (
 	ResolveOff ResolveMode = iota // do not resolve: the dialed address speaks SDP
-	// ResolvePrefer resolves and uses SDP. If that fails, it uses plain TCP to the conventional
-	// address.
+	// ResolvePrefer resolves and uses SDP. If SDP fails, the dialer uses plain TCP to the
+	// conventional address.
 	ResolvePrefer
 	ResolveRequire // resolve and use SDP, otherwise fail
 )
 
-// A Dialer makes connections. The zero value dials addresses that speak SDP. It is safe for
-// concurrent use if it is not changed meanwhile.
+// A Dialer makes connections. The zero value dials addresses that speak SDP. An unchanged Dialer is
+// safe for concurrent use.
 type Dialer struct {
 	Options
 
@@ -56,7 +56,7 @@ type Dialer struct {
 	Layout Layout
 	// RawHello sends the Hello before MPA's start-up instead of in its private data.
 	RawHello bool
-	// NoCpPort binds no local port before the call of the Resolver, which then gets port 0.
+	// NoCpPort binds no local port before the call of the Resolver, and passes port 0.
 	NoCpPort bool
 
 	// Layout [D-01], RawHello [D-02], NoCpPort [D-57].
@@ -87,8 +87,8 @@ func DialContext(ctx context.Context, address string, opt *Options) (*Conn, erro
 // with ResolvePrefer it may also be a *TCPConn. Both have a method Path that reports how the
 // connection was made.
 //
-// Errors are *net.OpError. They wrap a *RefusedError, a *ProtocolError, or an error of package
-// iwarp or of the Resolver.
+// Errors are *net.OpError. The errors wrap a *RefusedError, a *ProtocolError, or an error of
+// package iwarp or of the Resolver.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) { // [SDP-4.1-2] [SDP-7-1]
 	if err := checkNetwork("dial", network, addrString(address)); err != nil {
 		return nil, err
@@ -195,8 +195,7 @@ func (d *Dialer) Client(ctx context.Context, nc net.Conn) (*Conn, error) {
 	return d.client(ctx, nc, opt, Path{SDP: true, Why: "on a given TCP connection"}, nil)
 }
 
-// dialResolved looks up the IP addresses of address, and connects to the first one that works.
-// [D-71]
+// dialResolved looks up the IP addresses of address, and connects to the first that works. [D-71]
 func (d *Dialer) dialResolved(ctx context.Context, network, address string, opt Options) (net.Conn, error) {
 	services, err := lookup(ctx, network, address)
 	if err != nil {
@@ -247,8 +246,8 @@ func lookup(ctx context.Context, network, address string) ([]netip.AddrPort, err
 }
 
 // dialService connects to one service, over SDP or, with ResolvePrefer, over plain TCP if SDP
-// fails. SDP gets half of the time that is left before the deadline of ctx, so that the other half
-// remains for plain TCP.
+// fails. SDP gets half of the time before the deadline of ctx, so that the rest remains for plain
+// TCP.
 func (d *Dialer) dialService(ctx context.Context, network string, service netip.AddrPort, opt Options) (net.Conn, error) {
 	first := ctx
 	if at, ok := ctx.Deadline(); ok && d.Resolve == ResolvePrefer {

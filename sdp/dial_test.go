@@ -15,7 +15,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestUnknownNetworks checks that only TCP networks are accepted.
+// TestUnknownNetworks: only TCP networks are accepted.
 func TestUnknownNetworks(t *testing.T) {
 	t.Run("SDP-4.1-1", func(t *testing.T) {
 		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -42,8 +42,7 @@ func TestUnknownNetworks(t *testing.T) {
 			_, err = lc.ListenBoth(context.Background(), network, "127.0.0.1:0", "127.0.0.1:0")
 			unknown("listen for both", err)
 		}
-		// If the dials had sent a datagram, it would arrive before this one, because loopback keeps
-		// the order.
+		// A datagram sent by the dials would arrive first, because loopback keeps the order.
 		if _, err := pc.WriteTo([]byte("end"), pc.LocalAddr()); err != nil {
 			t.Fatal(err)
 		}
@@ -55,8 +54,8 @@ func TestUnknownNetworks(t *testing.T) {
 	})
 }
 
-// TestDialErrors checks that a failed dial returns a *net.OpError with the cause, and that the
-// set-up takes no more time than the dialer allows.
+// TestDialErrors: a failed dial returns a *net.OpError with the cause, and the set-up takes no more
+// time than the dialer allows.
 func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7] [SDP-7.5.1-8]
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // nothing accepts its connections
 	if err != nil {
@@ -137,7 +136,7 @@ func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7
 	shut(t, c, s)
 }
 
-// twoAddresses connects to a name server in memory that returns two addresses for each name.
+// twoAddresses connects to a name server in memory, with two addresses for each name.
 func twoAddresses(context.Context, string, string) (net.Conn, error) {
 	client, server := net.Pipe()
 	go func() {
@@ -170,8 +169,7 @@ func twoAddresses(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// TestDialResolvedAll checks that all addresses of a name are tried, one after another, while there
-// is time.
+// TestDialResolvedAll: all addresses of a name are tried in turn, while there is time.
 func TestDialResolvedAll(t *testing.T) { // [D-71] [SDP-7-1]
 	old := net.DefaultResolver
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: twoAddresses}
@@ -207,7 +205,7 @@ func TestDialResolvedAll(t *testing.T) { // [D-71] [SDP-7-1]
 	}
 }
 
-// A tellingMapper is a Resolver that knows one service, and calls told for each query.
+// A tellingMapper is a Resolver with a single service, and calls told for each query.
 type tellingMapper struct {
 	known, at netip.AddrPort
 	asked     []netip.AddrPort

@@ -13,7 +13,7 @@ import (
 	"viaduct/sdp"
 )
 
-// TestDialContext dials a host that accepts TCP and sends nothing. The dial must end with its
+// TestDialContext dials a host that accepts TCP and sends nothing. The dial must end with the
 // context, long before the time limit of the set-up.
 func TestDialContext(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -11,7 +11,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// streamEnded reports to the machine, once, that the stream below has ended, with the reason.
+// streamEnded reports the end of the stream below, with the reason, to the machine once.
 func (c *Conn) streamEnded() {
 	if c.drv.llp || c.suspended {
 		return
@@ -40,7 +40,7 @@ func (c *Conn) streamEnded() {
 // [SDP-8.2.1-23]
 func (c *Conn) finish() { c.release(false, nil) }
 
-// abortNow ends the stream because of err. told means that an AbortConn was sent: the stream then
+// abortNow ends the stream because of err. If told is true, an AbortConn was sent: the stream then
 // ends in order, because a reset might overtake the AbortConn. Otherwise abortNow resets the
 // stream. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
 func (c *Conn) abortNow(told bool, err error) { c.release(!told, err) }

@@ -19,8 +19,8 @@ func onOne(t *testing.T) {
 	t.Cleanup(func() { processors = before })
 }
 
-// echo sends back all bytes that it reads, after a pause for every eighth message. It returns at
-// the end of the stream.
+// echo sends back all bytes read, after a pause for every eighth message, until the end of the
+// stream.
 func echo(c net.Conn) {
 	b := make([]byte, 4096)
 	for i := 0; ; i++ {
@@ -37,8 +37,8 @@ func echo(c net.Conn) {
 	}
 }
 
-// TestDozingReader checks that a reader that sleeps on the socket is woken by arrivals, by its
-// deadline, by a changed deadline, by completions of other calls, and by the end.
+// TestDozingReader: a reader asleep on the socket is woken by arrivals, by a deadline, by a changed
+// deadline, by completions of other calls, and by the end.
 func TestDozingReader(t *testing.T) {
 	onOne(t)
 	a, b := pair(t, Options{}, Options{})
@@ -87,8 +87,7 @@ func TestDozingReader(t *testing.T) {
 	}
 }
 
-// TestDozingReaderEnds checks that a read that sleeps on the socket ends when either end calls
-// Close or CloseRead.
+// TestDozingReaderEnds: a read asleep on the socket ends when either end calls Close or CloseRead.
 func TestDozingReaderEnds(t *testing.T) {
 	onOne(t)
 	for i := range 24 {

@@ -28,16 +28,16 @@ const (
 )
 
 // completed is the handler of the completion queue. The goroutine that holds mu handles
-// completions. If another goroutine holds mu, completed leaves the completions to the holder, who
-// finds them when unlocking mu.
+// completions. If another goroutine holds mu, completed leaves the completions to the holder:
+// unlock handles them.
 func (c *Conn) completed() {
 	if c.mu.TryLock() {
 		c.unlockOnly()
 	}
 }
 
-// unlock releases mu after an event. Before releasing it, unlock handles completions that arrived
-// meanwhile, lends the buffer of a waiting read, and sets the alarm.
+// unlock releases mu after an event. First, unlock handles completions that arrived meanwhile,
+// lends the buffer of a waiting read, and sets the alarm.
 func (c *Conn) unlock() {
 	if c.unlockOnly() {
 		c.progress().Poll() // receives bytes that stayed unread, because no buffer was lent
@@ -72,11 +72,11 @@ func (c *Conn) unlockOnly() (left bool) {
 // closed; see drained.
 func (c *Conn) stopped() bool { return c.suspended || c.released }
 
-// progress returns the object by which a waiting call receives.
+// progress returns the object that receives for a waiting call.
 func (c *Conn) progress() attend.SourceSleeper { return attend.ProgressOf(c.queue.Load()) }
 
-// look receives arrivals without waiting, and passes them to the machine. It does nothing if the
-// stream has ended. mu must be held.
+// look receives arrivals without waiting, and passes them to the machine. After the end of the
+// stream, look does nothing. mu must be held.
 func (c *Conn) look() {
 	if !c.stopped() && !c.drv.llp {
 		c.progress().Poll()
@@ -96,7 +96,7 @@ func (c *Conn) run() bool {
 	}
 	now := c.now()
 	for {
-		// A read gets all bytes that have arrived, not only the bytes of the first message.
+		// A read gets all received bytes, not only the bytes of the first message.
 		c.m.Expect(len(c.rops) > 0)
 		for i := range c.comps[:n] {
 			c.completion(now, &c.comps[i])
@@ -116,7 +116,7 @@ func (c *Conn) run() bool {
 	return true
 }
 
-// settle ends a read that has received bytes and waits for more bytes.
+// settle ends a read that has some bytes and waits for more.
 func (c *Conn) settle(now sdpcore.Time) {
 	c.held.on = false
 	c.m.Expect(false)
@@ -125,7 +125,7 @@ func (c *Conn) settle(now sdpcore.Time) {
 
 // lend lends the inbox the unused rest of the buffer of the oldest waiting read, or nothing if no
 // read waits. left reports whether messages stayed unread for lack of a buffer. now is true if a
-// read waits for these messages, so that the caller must receive them at once.
+// read waits for the unread messages, so that the caller must receive at once.
 func (c *Conn) lend() (left, now bool) {
 	var into []byte
 	if len(c.rops) > 0 && !c.drv.llp && !c.released {
@@ -137,8 +137,8 @@ func (c *Conn) lend() (left, now bool) {
 }
 
 // letLeave lets two kinds of calls return: writes that have waited until their time late and may
-// leave, and cancelled transfers whose bytes were copied. It must not be called while actions are
-// performed, because the machine already counts the bytes of those actions as sent.
+// leave, and cancelled transfers whose bytes were copied. Do not call letLeave while actions are
+// performed, because the machine already counts the bytes of the actions as sent.
 func (c *Conn) letLeave() {
 	for i := 0; i < len(c.wops); i++ {
 		o := c.wops[i]
@@ -213,8 +213,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	r.cur = nil
 }
 
-// An alarm is the timer of a connection, and the times that it serves besides the deadline of the
-// machine.
+// An alarm is the timer of a connection, and the times served besides the deadline of the machine.
 type alarm struct {
 	timer  *time.Timer
 	at     sdpcore.Time // when the timer fires; 0 for never
@@ -222,7 +221,7 @@ type alarm struct {
 	close  sdpcore.Time // when a closed connection is reset; 0 for never
 }
 
-// setAlarm sets the timer for the next due event. It does not change a timer that fires earlier.
+// setAlarm sets the timer for the next due event. A timer that fires earlier stays unchanged.
 func (c *Conn) setAlarm() {
 	if c.stopped() {
 		return
@@ -258,7 +257,7 @@ func (c *Conn) setAlarm() {
 	}
 }
 
-// wakeUp performs the events that are due.
+// wakeUp performs the due events.
 func (c *Conn) wakeUp() {
 	c.mu.Lock()
 	defer c.unlock()

@@ -28,8 +28,8 @@ func until(t *testing.T, c *Conn, what string, limit time.Duration, ok func() bo
 	}
 }
 
-// TestD81_NoCallWaits checks that a lent write that the peer does not answer is cancelled in time,
-// even if no call waits.
+// TestD81_NoCallWaits checks that an unanswered lent write is cancelled in time, even if no call
+// waits.
 func TestD81_NoCallWaits(t *testing.T) {
 	opt := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}
 	a, b := pair(t, opt, opt)
@@ -48,7 +48,7 @@ func TestD81_NoCallWaits(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestNoCallReceives checks that arrivals are handled even if no call waits or ever did.
+// TestNoCallReceives: arrivals are handled even if no call waits or ever did.
 func TestNoCallReceives(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
@@ -129,8 +129,8 @@ func TestNoAlarmForThePast(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestKeepBacklog checks that no request that waits for room in the send queue refers to memory
-// that was given back.
+// TestKeepBacklog checks that no request waiting for room in the send queue refers to memory given
+// back.
 func TestKeepBacklog(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
@@ -150,8 +150,8 @@ func TestKeepBacklog(t *testing.T) {
 	}
 }
 
-// TestFlowEndsAtDeadline checks that a read that polls a stream at intervals stops at its deadline,
-// however many bytes arrive.
+// TestFlowEndsAtDeadline: a read polling a stream at intervals stops at the deadline, however many
+// bytes arrive.
 func TestFlowEndsAtDeadline(t *testing.T) {
 	c := &Conn{born: time.Now()} // a poll would panic, because c has no stream
 	c.rd.init()
@@ -160,8 +160,8 @@ func TestFlowEndsAtDeadline(t *testing.T) {
 	c.receive(&c.rd, newOp())
 }
 
-// TestHeld checks that a read waits for the rest of a message for a limited time, and that each
-// useless wait makes more of the later reads wary.
+// TestHeld: a read waits for the rest of a message for a limited time, and each useless wait makes
+// more of the later reads wary.
 func TestHeld(t *testing.T) {
 	var h held
 	now := sdpcore.Time(0)
@@ -195,8 +195,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestTooSoon checks that a reader polls again at once if its last poll returned many bytes or was
-// long ago, or if the bytes are not a stream of large messages.
+// TestTooSoon: a reader polls again at once if the last poll returned many bytes or was long ago,
+// or if the bytes are not a stream of large messages.
 func TestTooSoon(t *testing.T) {
 	if !attend.CanNap {
 		t.Skip("SKIPPED: no short sleeps on this system")

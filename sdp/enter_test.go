@@ -41,8 +41,8 @@ type placed struct {
 func (p placed) LocalAddr() net.Addr  { return p.local }
 func (p placed) RemoteAddr() net.Addr { return p.remote }
 
-// TestEnterHere checks that by default this host may have all set-ups in progress, and another host
-// fewer. A configured limit must apply to both.
+// TestEnterHere: by default this host may have all set-ups in progress, and another host fewer. A
+// configured limit must apply to both.
 func TestEnterHere(t *testing.T) { // [D-17] [SDP-15-4]
 	here := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
 	for _, test := range []struct{ limit, ofHere, ofAnother int }{{0, 100, 32}, {3, 3, 3}} {
@@ -67,8 +67,8 @@ func TestEnterHere(t *testing.T) { // [D-17] [SDP-15-4]
 	}
 }
 
-// TestEnter checks that set-ups in progress are limited, in all and from each host, and that the
-// filter is called first.
+// TestEnter: set-ups in progress are limited, in all and from each host, and the filter is called
+// first.
 func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]
 	filtered := 0
 	l := &Listener{pending: make(map[netip.Addr]int), lc: ListenConfig{MaxPending: 4, MaxPendingPerHost: 2, Filter: func(local, remote net.Addr) bool {
@@ -120,7 +120,7 @@ func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]
 }
 
 // TestSetUp checks that a failed set-up no longer counts as pending, and is counted as refused or
-// failed. A successful set-up must report its path. Neither may affect other set-ups.
+// failed. A successful set-up must report its path. Other set-ups must not be affected.
 func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	idle := func(t *testing.T, l *Listener, refused, failed uint64) {
 		t.Helper()
@@ -184,7 +184,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 			t.Errorf("log:\n%s", &log)
 		}
 	})
-	// A connection that is not accepted ends with the listener.
+	// An unaccepted connection ends with the listener.
 	inBubble(t, "not taken", func(t *testing.T) {
 		l, ml := listenMem(t, ListenConfig{})
 		w := connectTo(t, ml, goodHello.Append(nil, sdpwire.Figure))
@@ -201,7 +201,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 		if err != nil {
 			t.Fatal(err)
 		}
-		// More messages than Private Buffers: their payload is held, and they are acknowledged.
+		// More messages than Private Buffers: the payload is held, and all messages are
+		// acknowledged.
 		for range 40 {
 			w.send(sdpwire.Message{MID: sdpwire.Data}, "x")
 			time.Sleep(time.Second)
@@ -216,7 +217,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 }
 
 // TestNewListenerTCP checks that a listener handles TCP connections another listener accepts, even
-// if it passes on plain ones or a wrapper sees the bytes.
+// if it passes on plain connections or a wrapper sees the bytes.
 func TestNewListenerTCP(t *testing.T) { // [SDP-8.1.2-1] [D-69]
 	wrapped := 0
 	for _, v := range []struct {

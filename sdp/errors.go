@@ -24,16 +24,16 @@ type ProtocolError struct {
 // Error returns the rule and the description.
 func (e *ProtocolError) Error() string { return e.err.Error() }
 
-// Unwrap returns the underlying error, with which the connection or the set-up ended.
+// Unwrap returns the underlying error of the connection or the set-up.
 func (e *ProtocolError) Unwrap() error { return e.err }
 
-// violation returns a *ProtocolError for a message of type mid that breaks a rule of the
-// conformance matrix.
+// violation returns a *ProtocolError for a message of type mid against a rule of the conformance
+// matrix.
 func violation(row string, mid sdpwire.MID, what string) error {
 	return exportError(&sdpcore.Violation{Row: row, MID: mid, What: what})
 }
 
-// exportError returns a violation that the machine found as a *ProtocolError, and any other error
+// exportError returns a violation found by the machine as a *ProtocolError, and any other error
 // unchanged.
 func exportError(err error) error {
 	v, ok := errors.AsType[*sdpcore.Violation](err)
@@ -55,7 +55,7 @@ var (
 	ErrNoHelloAck = errors.New("sdp: no HelloAck has come")
 )
 
-// A RefusedError is the error of a dial that the peer refused.
+// A RefusedError is the error of a dial refused by the peer.
 type RefusedError struct { // [D-16]
 	Reason Reason // the peer's reason, or ReasonUnknown
 }
@@ -89,7 +89,7 @@ const (
 var reasonNames = [...]string{"no reason given", "malformed Hello", "major version not supported", "MaxAdverts is zero",
 	"LocIRD or LocORD is zero", "Private Buffers too few or of impossible size", "too many connections", "filtered", "wrong token"}
 
-// String describes the reason, or returns its number if it is unknown.
+// String describes the reason, or returns the number of an unknown reason.
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) {
 		return reasonNames[r]

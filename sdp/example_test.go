@@ -75,7 +75,7 @@ func ExampleDialer_DialContext() {
 	// Output: 200 OK hello, /page
 }
 
-// One port accepts SDP and plain TCP, for clients that send first.
+// A single port accepts SDP and plain TCP, for clients that send first.
 func ExampleListenConfig_Listen() {
 	lc := sdp.ListenConfig{Plain: true}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")

@@ -9,8 +9,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// sideSend is the state of sending: headers that stay in place until their Send is complete, and
-// the numbers of Sends posted and completed.
+// sideSend is the state of sending: headers, each kept in place until its Send is complete, and the
+// numbers of Sends posted and completed.
 type sideSend struct {
 	hdrs    [][48]byte   // indexed by the number of the Send; see header
 	depth   int          // depth of the send queue
@@ -43,9 +43,9 @@ func (s *sideSend) init(depth int) {
 	*s = sideSend{depth: depth, held: s.held}
 }
 
-// header returns the memory for the header of the last numbered Send, which uses it until the Send
-// is complete. The memory grows with the number of concurrent Sends, up to the depth of the queue.
-// It is small at first, because most connections are short or send little.
+// header returns the memory for the header of the last numbered Send, in use until the Send is
+// complete. The memory grows with the number of concurrent Sends, up to the depth of the queue. The
+// memory is small at first, because most connections are short or send little.
 func (s *sideSend) header() []byte {
 	n := len(s.hdrs)
 	if n == 0 || s.posted > s.done+uint64(n) {
@@ -70,7 +70,7 @@ type sideRecv struct {
 	local [][]byte // memory of each RDMA Read in progress, oldest first; nil for one into a call's buffer
 }
 
-// A hold is payload that waits for a read.
+// A hold is payload waiting for a read.
 type hold struct {
 	b     []byte
 	index int // index of the Private Buffer that contains b, or -1 if none does
@@ -130,8 +130,8 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpAbort:
 			c.abortNow(a.Local, a.Err)
 		case sdpcore.OpPeerClosed:
-			// The peer's Close waits until our TCP has acknowledged its DisConn. Without a DisConn
-			// of ours, TCP would delay the acknowledgement by 40 ms.
+			// The peer's Close waits until our TCP has acknowledged the peer's DisConn. Without a
+			// DisConn of ours, TCP would delay the acknowledgement by 40 ms.
 			if !c.closed {
 				if raw, err := c.qp.SyscallConn(); err == nil {
 					_ = raw.Control(acknowledge)
@@ -181,8 +181,8 @@ func (c *Conn) bytes(id uint64, off, n int) (*op, []byte) {
 	return o, o.buf[off-o.base : off-o.base+n]
 }
 
-// sendMessage posts the Send of acts[i] and of the OpParts that follow it. It returns the number of
-// OpParts.
+// sendMessage posts the Send of acts[i] and of the OpParts after acts[i]. sendMessage returns the
+// number of OpParts.
 func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 	a, s := &acts[i], &c.send
 	if a.Adv != 0 && !c.advertise(a) {
@@ -205,8 +205,8 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		wr.Inline = true
 	} else {
 		s.lent = s.posted
-		// A call may wait until this memory is free, so a completion must report that. If the next
-		// action is a Send by reference too, a later completion covers both.
+		// A call may wait until this memory is free, so a completion must report the end of the
+		// Send. If the next action is a Send by reference too, a later completion covers both.
 		next := i + 1 + a.Parts
 		wr.Unsignaled = next < len(acts) && acts[next].Op == sdpcore.OpSend && acts[next].N > iwarp.MaxInline
 	}
@@ -236,8 +236,8 @@ func sendOp(a *sdpcore.Action) iwarp.Op {
 }
 
 // gather fills the gather list from element n on with the payload of acts[i] and its OpParts, and
-// returns the number of elements. If there are more parts than elements, gather copies all of them
-// into one element.
+// returns the number of elements. If there are more parts than elements, gather copies all parts
+// into a single element.
 func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 	a, s := &acts[i], &c.send
 	if a.Parts+1 > len(s.sg)-n {
@@ -290,7 +290,7 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 }
 
 // catchUp posts the requests of the backlog, until the queue is full again. Once the backlog is
-// empty, it continues a pending reconnect.
+// empty, catchUp continues a pending reconnect.
 func (c *Conn) catchUp() {
 	s := &c.send
 	for len(s.backlog) > 0 {
@@ -423,9 +423,9 @@ func (c *Conn) compact(n int) {
 	c.recv.in.release(index)
 }
 
-// withdraw takes back the lent buffer of the waiting read, if one is lent. From now on only RDMA
-// Writes of the peer and our own RDMA Reads place bytes there. Bytes in the buffer that the machine
-// has not counted are copied to Private Buffers.
+// withdraw takes back the lent buffer of the waiting read, if any. From now on only RDMA Writes of
+// the peer and our own RDMA Reads place bytes there. Bytes in the buffer not yet counted by the
+// machine are copied to Private Buffers.
 func (c *Conn) withdraw() {
 	if c.recv.in.lends() {
 		c.qp.Reclaim()
@@ -433,8 +433,8 @@ func (c *Conn) withdraw() {
 	}
 }
 
-// keepLoose copies to Private Buffers the bytes that arrived directly in the buffer of a read, and
-// that the machine has not counted as read.
+// keepLoose copies to Private Buffers the bytes that arrived directly in the buffer of a read, but
+// are not yet counted as read by the machine.
 func (c *Conn) keepLoose() {
 	r := &c.recv
 	for i := r.head; i < len(r.holds); i++ {
@@ -484,7 +484,7 @@ func (c *Conn) readDone(a *sdpcore.Action) {
 	}
 }
 
-// endOp ends a read or write. For an own write it frees the copied bytes.
+// endOp ends a read or write. For an own write, the copied bytes are freed.
 func (c *Conn) endOp(o *op) {
 	if o.own {
 		c.send.held -= o.held
@@ -517,8 +517,8 @@ func (c *Conn) letTransferGo(o *op) {
 	c.wd.letGo(o)
 }
 
-// sendsDone records that the Sends up to number upTo are complete, ends the writes that waited for
-// these Sends, and posts requests that waited for room.
+// sendsDone records that the Sends up to number upTo are complete, ends the writes waiting for
+// these Sends, and posts requests waiting for room.
 func (c *Conn) sendsDone(upTo uint64) {
 	s := &c.send
 	s.done = max(s.done, upTo)
@@ -541,7 +541,7 @@ func (c *Conn) sendsDone(upTo uint64) {
 	}
 }
 
-// flush records that TCP has all of the stream, or never will have it.
+// flush records that TCP has all of the stream, or never will.
 func (c *Conn) flush() {
 	select {
 	case <-c.flushed:
@@ -550,13 +550,13 @@ func (c *Conn) flush() {
 	}
 }
 
-// detach copies the bytes of write o from offset off on, so that its call can return.
+// detach copies the bytes of write o from offset off on, so that the call can return.
 func (c *Conn) detach(o *op, off int) {
 	o.buf = append([]byte(nil), o.buf[off-o.base:]...)
 	o.base = off
 	o.held = len(o.buf)
 	c.send.held += o.held
 	o.own = true
-	// The call waits for Sends that still refer to its memory.
+	// The call waits for Sends that still refer to the memory of the call.
 	o.after = c.send.lent
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestHeaderMemory checks that the memory of a header is not used again before its Send is
-// complete. The memory must not be larger than for the largest number of concurrent Sends, nor than
-// for the depth of the queue.
+// TestHeaderMemory: the memory of a header is not used again before the Send is complete. The
+// memory must not be larger than for the largest number of concurrent Sends, nor than for the depth
+// of the queue.
 func TestHeaderMemory(t *testing.T) {
 	const depth = 64
 	var s sideSend
@@ -40,8 +40,8 @@ func TestHeaderMemory(t *testing.T) {
 	}
 }
 
-// TestManyMessages checks that a write of more messages than the send queue holds arrives
-// unchanged, whether or not the messages are copied when they are posted. [SDP-4.1-1] [SDP-6.1.5-2]
+// TestManyMessages: a write of more messages than the send queue holds arrives unchanged, whether
+// or not posting copies the messages. [SDP-4.1-1] [SDP-6.1.5-2]
 func TestManyMessages(t *testing.T) {
 	for _, size := range []int{1500, 60} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

@@ -50,8 +50,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestRecvSizeFor checks that the peer's requested size is granted from 4 KiB to the largest size,
-// if our own size is in this range too.
+// TestRecvSizeFor: the peer's requested size is granted from 4 KiB to the largest size, if our own
+// size is in the same range.
 func TestRecvSizeFor(t *testing.T) { // [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
 	for _, v := range []struct {
 		own   int
@@ -71,7 +71,7 @@ func TestRecvSizeFor(t *testing.T) { // [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [
 	}
 }
 
-// TestReadGreeting checks that a greeting is a Hello of either layout, alone or with a token.
+// TestReadGreeting: a greeting is a Hello of either layout, alone or with a token.
 func TestReadGreeting(t *testing.T) { // [SDP-6.2.1-1] [D-01] [D-07]
 	for _, layout := range []sdpwire.Layout{sdpwire.Figure, sdpwire.IBTA} {
 		h := goodHello.Append(nil, layout)
@@ -105,8 +105,7 @@ func TestReadGreeting(t *testing.T) { // [SDP-6.2.1-1] [D-01] [D-07]
 	}
 }
 
-// TestReadRaw checks that a raw Hello is 32 bytes, in whatever pieces they arrive, and that a
-// truncated one is an error.
+// TestReadRaw: a raw Hello is 32 bytes, in pieces of any size, and a truncated Hello is an error.
 func TestReadRaw(t *testing.T) { // [SDP-8.1.1-10]
 	inBubble(t, "pieces", func(t *testing.T) {
 		want := goodHello.Append(nil, sdpwire.Figure)
@@ -279,7 +278,7 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 		t.Fatal(err)
 	}
 	// dialAs connects to a peer that answers the Hello with ack, and puts private into the private
-	// data of its MPA reply. Then it calls then for the peer.
+	// data of the MPA reply. Then dialAs calls then for the peer.
 	dialAs := func(t *testing.T, layout sdpwire.Layout, ird int, private, ack []byte, then func(*wirePeer)) (*setup,
 		sdpcore.Params, error) {
 		t.Helper()
@@ -432,8 +431,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 	})
 }
 
-// TestConfig checks that all Private Buffers and a spare one exist before the first message, and
-// that the end of the stream takes at most two seconds.
+// TestConfig: all Private Buffers and a spare buffer exist before the first message, and the end of
+// the stream takes at most two seconds.
 func TestConfig(t *testing.T) { // [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08] [D-49]
 	a, b := testkit.TCPPair(t)
 	p, q := testkit.Pipe()
@@ -507,7 +506,7 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 			a.Close()
 		})
 	}
-	// MPA revision 1 follows the Hello. In this revision the acceptor sends first.
+	// MPA revision 1 follows the Hello. In revision 1 the acceptor sends first.
 	inBubble(t, "D-03", func(t *testing.T) {
 		a, b := testkit.Pipe()
 		a.Write(goodHello.Append(nil, sdpwire.Figure))

@@ -8,13 +8,13 @@ import (
 	"viaduct/iwarp"
 )
 
-// An inbox receives the messages. It has the announced Private Buffers and a spare one [D-08]. A
-// buffer has memory only while a message is in it. While a read waits and no bytes are held for it,
-// payload goes directly into the read's own buffer, and the Private Buffer has no memory.
+// An inbox receives the messages. It has the announced Private Buffers and a spare buffer [D-08]. A
+// buffer has memory only while a message is stored there. While a read waits and no bytes are held
+// for the read, payload goes directly into the read's own buffer, and the Private Buffer has no
+// memory.
 //
 // The inbox is the stream's iwarp.RecvSource, whose methods are called in the receive role. mu
-// guards the state that these methods share with the connection. mu is locked after all other
-// locks.
+// guards the state shared by these methods and the connection. mu is locked after all other locks.
 type inbox struct {
 	layout sdpwire.Layout
 	size   int  // bytes of a Private Buffer
@@ -68,8 +68,8 @@ func (in *inbox) takeLocked() (i int, ok bool) {
 	return i, true
 }
 
-// NextRecv implements iwarp.RecvSource. It returns the lent buffer for the payload of a message
-// that fits there, otherwise a Private Buffer. ok is false if all slots are in use.
+// NextRecv implements iwarp.RecvSource. NextRecv returns the lent buffer for the payload of a
+// fitting message, otherwise a Private Buffer. ok is false if all slots are in use.
 func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -131,8 +131,8 @@ func (in *inbox) lands(head []byte, size int, last bool) int {
 // lend lends into, the unused rest of the buffer of a waiting read; an empty into lends nothing.
 // While a message is in a Private Buffer, later payload goes to Private Buffers too, because it
 // belongs after that message. While payload is in the buffer of a read, lend changes nothing.
-// [SDP-4.1-1] none means that no read waits. left reports whether messages were left unread since
-// the last call, and now whether a read waits for them.
+// [SDP-4.1-1] none is true if no read waits. left reports whether messages were left unread since
+// the last call, and now whether a read waits for these messages.
 func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
 	if in.rests && none && len(into) == 0 {
 		return false, false
@@ -150,8 +150,8 @@ func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
 	return left, left && !none
 }
 
-// lends reports whether payload is in the buffer of a read, or may go there. It also ends the loan,
-// so that no later message goes there.
+// lends reports whether payload is in the buffer of a read, or may go there. lends also ends the
+// loan, so that no later message goes there.
 func (in *inbox) lends() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -162,10 +162,10 @@ func (in *inbox) lends() bool {
 	return true
 }
 
-// Full implements iwarp.RecvSource. It returns true for bytes that must stay unread until the next
-// read: bytes that do not fit the lent buffer or no longer belong there, and, if the waiting read
-// is wary, a long message that has not arrived completely, because its first part would have to be
-// moved. Without a lent buffer it returns false.
+// Full implements iwarp.RecvSource. Full returns true for bytes that must stay unread until the
+// next read: bytes that do not fit the lent buffer or no longer belong there, and, if the waiting
+// read is wary, an incomplete long message, because the first part would have to be moved. Without
+// a lent buffer, Full returns false.
 func (in *inbox) Full(stream iwarp.Pending) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -177,22 +177,23 @@ func (in *inbox) Full(stream iwarp.Pending) bool {
 	return full
 }
 
-// Keep implements iwarp.RecvSource. Messages that Full refused stay unread until the connection has
-// handled the earlier ones and lends a buffer again. All messages stay unread while no read waits.
+// Keep implements iwarp.RecvSource. Messages refused by Full stay unread until the connection has
+// handled the earlier messages and lends a buffer again. All messages stay unread while no read
+// waits.
 func (in *inbox) Keep() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.full || in.noRead
 }
 
-// overhead is an upper limit for the bytes that the lower layers add to a message of a stream.
+// overhead is an upper limit for the bytes added to a message of a stream by the lower layers.
 const overhead = 256
 
 // whole reports whether a message of a steady stream stays unread until all of it has arrived.
 func (in *inbox) whole() bool { return in.wary && in.longest >= bulkSize }
 
-// Guess implements iwarp.RecvSource. It predicts Data messages of the same length as the last one,
-// if that length is at least bulkSize and the lent buffer has room for one more.
+// Guess implements iwarp.RecvSource. Guess predicts Data messages of the same length as the last,
+// if the length is at least bulkSize and the lent buffer has room for another.
 func (in *inbox) Guess() iwarp.RecvGuess {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -242,8 +243,8 @@ func (in *inbox) idle() bool {
 	return len(in.free) == in.made
 }
 
-// message returns the message of n bytes in slot id: its header, and the payload if it is not
-// stored after the header.
+// message returns the message of n bytes in slot id: the header, and the payload if not stored
+// after the header.
 func (in *inbox) message(id uint64, n int) (head, body []byte) {
 	s := in.slots[id]
 	if s.body != nil {
@@ -270,7 +271,7 @@ func (in *inbox) release(id int) {
 }
 
 // own copies the payload of slot id from the buffer of a read to a Private Buffer. p is the end of
-// that payload, and own returns its copy. If the payload is not in the buffer of a read, own
+// the payload, and own returns the copy of p. If the payload is not in the buffer of a read, own
 // returns p.
 func (in *inbox) own(id int, p []byte) []byte {
 	in.mu.Lock()
@@ -290,7 +291,7 @@ func (in *inbox) own(id int, p []byte) []byte {
 	return (*s.buf)[n-len(p) : n]
 }
 
-// smallBuffer is the size in bytes of the memory for a message that is not longer than that.
+// smallBuffer is the size in bytes of the memory for a message of at most smallBuffer bytes.
 const smallBuffer = 2 << 10
 
 // bufferPools reuse the memory of Private Buffers for all connections. They map a size to a

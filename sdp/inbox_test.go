@@ -14,8 +14,8 @@ func dataHead(n int, f sdpwire.Flags) []byte {
 	return m.Append(nil, sdpwire.Figure)
 }
 
-// TestInboxLands checks that payload goes into the lent buffer only if it fits and all earlier
-// payload went there. In any doubt the payload must go to a Private Buffer.
+// TestInboxLands checks that fitting payload goes into the lent buffer if all earlier payload went
+// there. In any doubt the payload must go to a Private Buffer.
 func TestInboxLands(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
@@ -32,7 +32,7 @@ func TestInboxLands(t *testing.T) {
 	if n != 2 || &in.slots[a].body[0] != &lent[0] || in.Full(pending(0)) != true {
 		t.Errorf("first: %d pieces, full %t", n, in.Full(pending(0)))
 	}
-	// The message has two segments, so it may be longer than its header says.
+	// The message has two segments, so the length in the header may be too small.
 	b, n := next(dataHead(40, 0), 40, false)
 	if n != 3 || &in.slots[b].body[0] != &lent[60] {
 		t.Errorf("second: %d pieces", n)
@@ -83,7 +83,7 @@ func TestInboxLands(t *testing.T) {
 }
 
 // TestInboxLendsLate lends a buffer after a message has arrived in a Private Buffer. Bytes after
-// that message must not go into the lent buffer. [SDP-4.1-1]
+// the message must not go into the lent buffer. [SDP-4.1-1]
 func TestInboxLendsLate(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
@@ -122,9 +122,9 @@ func TestInboxLendsLate(t *testing.T) {
 	}
 }
 
-// TestInboxStream checks a stream of large messages. A wary read may get more than one message only
-// if they have arrived. The next messages must be predicted to be like the last one, and a current
-// message must stay in place from one poll to the next. [SDP-4.1-1]
+// TestInboxStream checks a stream of large messages. A wary read may get several messages only
+// after all have arrived. The next messages must be predicted to be like the last, and a current
+// message must stay in place from poll to poll. [SDP-4.1-1]
 func TestInboxStream(t *testing.T) {
 	const size = bulkSize
 	in := newInbox(sdpwire.Figure, 4, size+100)
@@ -204,7 +204,7 @@ func TestInboxStream(t *testing.T) {
 	}
 }
 
-// A pending is the number of bytes of the next message that have arrived.
+// A pending is the number of received bytes of the next message.
 type pending int
 
 func (p pending) Has(n int) bool { return n <= int(p) }

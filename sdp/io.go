@@ -18,9 +18,9 @@ var processors = runtime.GOMAXPROCS(0)
 // may be offered to the peer for RDMA Write. p is free when Read returns.
 func (c *Conn) Read(p []byte) (int, error) { return c.read(p, false) } // [D-40]
 
-// ReadFull fills p in one call, like io.ReadFull or MSG_WAITALL. p is never offered for RDMA Write.
-// At the end of the stream the error is io.ErrUnexpectedEOF, or io.EOF if no byte was read. The
-// count is exact even with an error.
+// ReadFull fills p in a single call, like io.ReadFull or MSG_WAITALL. p is never offered for RDMA
+// Write. At the end of the stream the error is io.ErrUnexpectedEOF, or io.EOF if no byte was read.
+// The count is exact even with an error.
 func (c *Conn) ReadFull(p []byte) (int, error) { // [SDP-9.3-15]
 	n, err := c.read(p, true)
 	switch {
@@ -80,8 +80,7 @@ func (c *Conn) readEnded(o *op, full bool) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// refused returns the error of a call that must not start, because the connection is closed or the
-// deadline has passed, or nil.
+// refused returns the error of a call on a closed connection or after the deadline, or nil.
 func (c *Conn) refused(op string, d *half) error {
 	switch {
 	case c.closed:
@@ -104,9 +103,9 @@ func (c *Conn) readCancelled() error {
 	return errDeadline
 }
 
-// Write sends p. It returns when TCP or the peer has the bytes, or when they were copied; p is free
-// then. It blocks while more than Options.SendBuffer bytes wait to be sent. With an error, the
-// count is the number of bytes that were or will be delivered.
+// Write sends p, and returns when TCP or the peer has the bytes, or the bytes were copied; p is
+// free then. Write blocks while more than Options.SendBuffer bytes wait to be sent. With an error,
+// the count is the number of bytes that were or will be delivered.
 func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 	c.mu.Lock()
 	defer c.unlock()
@@ -123,9 +122,9 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 }
 
 // straight writes p without queueing it and without a list of actions, if no other bytes wait and
-// there is credit. Otherwise it sends nothing and returns false. If it returns true, TCP has p, or
-// p was copied. Most bytes of a stream are written like this, and the code runs cold after each
-// system call, so every instruction counts.
+// there is credit. Otherwise straight sends nothing and returns false. If the result is true, TCP
+// has p, or p was copied. Most bytes of a stream go through straight, and the code runs cold after
+// each system call, so every instruction counts.
 func (c *Conn) straight(p []byte) bool {
 	s := &c.send
 	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended ||
@@ -158,9 +157,8 @@ func (c *Conn) straight(p []byte) bool {
 	return true
 }
 
-// join appends p to the newest write, if the connection has copied the bytes of that write and
-// these bytes still wait to be sent. Otherwise, or if the copy would become too long, join returns
-// false. [D-78]
+// join appends p to the newest write, if the bytes of the newest write were copied and still wait
+// to be sent. Otherwise, or if the copy would become too long, join returns false. [D-78]
 func (c *Conn) join(p []byte) bool {
 	k := len(c.wops)
 	if k == 0 {
@@ -198,8 +196,8 @@ func (c *Conn) write(p []byte, urgent bool) (int, error) {
 	return c.written(o, len(p))
 }
 
-// mayLeave reports whether the call of a write can return because its bytes were copied. It copies
-// the bytes if the send buffer has room for them. [SDP-9.5.6-2]
+// mayLeave reports whether the call of a write can return because the bytes were copied. If the
+// send buffer has room, mayLeave copies the bytes. [SDP-9.5.6-2]
 func (c *Conn) mayLeave(o *op) bool {
 	if !o.own {
 		off, ok := c.m.Detachable(o.id)
@@ -212,8 +210,8 @@ func (c *Conn) mayLeave(o *op) bool {
 	return o.after <= c.send.done || o.ended
 }
 
-// written returns the result of write o of want bytes, and frees o. If o is not done, its bytes
-// were copied, and the connection keeps o.
+// written returns the result of write o of want bytes, and frees o. If o is not done, the bytes of
+// o were copied, and the connection keeps o.
 func (c *Conn) written(o *op, want int) (int, error) {
 	if o.own {
 		if o.waited = false; o.ended {
@@ -234,10 +232,10 @@ func (c *Conn) written(o *op, want int) (int, error) {
 	return n, c.opError("write", err)
 }
 
-// Exchange writes req, and then reads at least one byte of the answer into resp. If the modes allow
-// it, one message carries both the request and the offer of resp for RDMA Write (the Transaction
-// mechanism), which saves a message. Exchange suits short requests with long answers, such as reads
-// of a file server. While other writes wait, and for an empty slice, Exchange equals Write and then
+// Exchange writes req, and then reads at least one byte of the answer into resp. If the modes
+// allow, a single message carries the request and the offer of resp for RDMA Write (the Transaction
+// mechanism), to save a message. Exchange suits short requests with long answers, such as reads of
+// a file server. While other writes wait, and for an empty slice, Exchange equals Write and then
 // Read. Both slices are free when Exchange returns.
 func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()
@@ -271,8 +269,8 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	return c.readEnded(r, false)
 }
 
-// sendStraight posts messages whose payload is p. sent reports whether TCP has all of them, and
-// inline whether the payload of the last one was copied.
+// sendStraight posts messages whose payload is p. sent reports whether TCP has all messages, and
+// inline whether the payload of the last message was copied.
 func (c *Conn) sendStraight(msgs []sdpwire.Message, p []byte) (sent, inline bool) {
 	s := &c.send
 	for i := range msgs {
@@ -300,7 +298,8 @@ func (c *Conn) sendStraight(msgs []sdpwire.Message, p []byte) (sent, inline bool
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
-// ReadFrom sends the bytes of r until io.EOF, and returns their number. io.Copy uses it.
+// ReadFrom sends the bytes of r until io.EOF, and returns the number of bytes. io.Copy uses
+// ReadFrom.
 func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 	b := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(b)
@@ -322,7 +321,8 @@ func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 }
 
-// WriteTo writes the stream to w until its end, and returns the number of bytes. io.Copy uses it.
+// WriteTo writes the stream to w until the end of the stream, and returns the number of bytes.
+// io.Copy uses it.
 func (c *Conn) WriteTo(w io.Writer) (n int64, err error) {
 	b := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(b)

@@ -22,8 +22,8 @@ func stalled(t *testing.T, opt Options, n int) (*wirePeer, *Conn) {
 	return w, c
 }
 
-// TestMayLeave checks that the call of a write may return once the remaining bytes fit the send
-// buffer and were copied, and no Send refers to its memory.
+// TestMayLeave: the call of a write may return once the remaining bytes fit the send buffer and
+// were copied, and no Send refers to the memory of the call.
 func TestMayLeave(t *testing.T) {
 	const size = 3000
 	for _, v := range []struct {
@@ -31,7 +31,7 @@ func TestMayLeave(t *testing.T) {
 		room int // room in the send buffer beyond the remaining bytes
 		base int // bytes that were removed from the buffer of the write
 		// Number of the last Send that refers to memory of callers, relative to the last complete
-		// one.
+		// Send.
 		lent uint64
 		end  bool
 		want bool
@@ -98,8 +98,8 @@ func TestMayLeave(t *testing.T) {
 	})
 }
 
-// TestJoin checks that small writes are appended to a waiting write in memory of the connection, up
-// to the limits of that memory.
+// TestJoin: small writes are appended to a waiting write in memory of the connection, up to the
+// limits of the memory.
 func TestJoin(t *testing.T) {
 	const held = 10_000
 	for _, v := range []struct {
@@ -202,8 +202,8 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// TestKeepSends checks that writes that wait only for TCP end when keepSends is called. Requests
-// that refer to their memory must be copied, and Reads must keep their targets.
+// TestKeepSends checks that keepSends ends writes waiting only for TCP. Requests that refer to
+// memory of these writes must be copied, and Reads must keep their targets.
 func TestKeepSends(t *testing.T) {
 	inBubble(t, "D-32", func(t *testing.T) {
 		_, c := memWire(t, memSide{}, goodHello)

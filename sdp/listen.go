@@ -23,9 +23,9 @@ type ListenConfig struct {
 	// Net listens for TCP.
 	Net net.ListenConfig
 
-	// MaxPending limits the set-ups in progress, and MaxPendingPerHost those with one address; more
-	// connections are reset. 0 means 256 in all, and 32 for each other host. By default this host
-	// may use all of MaxPending.
+	// MaxPending limits all set-ups in progress, and MaxPendingPerHost the set-ups with a single
+	// address; more connections are reset. 0 means 256 in all, and 32 for each other host. By
+	// default this host may use all of MaxPending.
 	MaxPending, MaxPendingPerHost int
 
 	// Plain makes the listener accept plain TCP too: Accept returns a connection that begins with
@@ -120,14 +120,14 @@ func (lc *ListenConfig) NewListener(l net.Listener) (*Listener, error) {
 // Addr returns the address of the listener.
 func (l *Listener) Addr() net.Addr { return l.l.Addr() }
 
-// Refused returns the number of connections that were refused.
+// Refused returns the number of refused connections.
 func (l *Listener) Refused() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused
 }
 
-// Failed returns the number of set-ups that failed for another reason than a refusal.
+// Failed returns the number of failed set-ups, refusals not included.
 func (l *Listener) Failed() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,8 +141,8 @@ func (l *Listener) Regions() int { return l.dev.Regions() }
 // a *TCPConn. After Close the error matches net.ErrClosed.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(context.Background()) }
 
-// AcceptConn waits for the next *Conn, until ctx ends. It closes each *TCPConn that arrives
-// earlier.
+// AcceptConn waits for the next *Conn, until ctx ends. Each *TCPConn that arrives earlier is
+// closed.
 func (l *Listener) AcceptConn(ctx context.Context) (*Conn, error) {
 	for {
 		nc, err := l.accept(ctx)
@@ -168,8 +168,7 @@ func (l *Listener) accept(ctx context.Context) (net.Conn, error) {
 }
 
 // Close stops listening, ends the set-ups in progress, and resets connections that Accept has not
-// returned. Connections that Accept has returned are not affected. A second Close returns
-// net.ErrClosed.
+// returned. Returned connections are not affected. A second Close returns net.ErrClosed.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -307,8 +306,8 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	}
 }
 
-// plain handles a connection that does not speak SDP: Accept returns it if ListenConfig.Plain is
-// set; otherwise plain resets it.
+// plain handles a connection without SDP: with ListenConfig.Plain, Accept returns the connection;
+// otherwise plain resets the connection.
 func (l *Listener) plain(nc net.Conn, tcp *net.TCPConn, path Path) {
 	if _, ahead := nc.(*peekedConn); !l.lc.Plain || tcp == nil || ahead {
 		l.count(&l.refused)
@@ -323,8 +322,8 @@ func (l *Listener) plain(nc net.Conn, tcp *net.TCPConn, path Path) {
 	}
 }
 
-// A BothListener accepts SDP at one port and plain TCP at another. It suits a service whose
-// conventional port is mapped to its SDP port, for example 80 to 8080.
+// A BothListener accepts SDP at one port and plain TCP at another, for a service whose conventional
+// port is mapped to an SDP port, for example 80 to 8080.
 type BothListener struct { // [D-71]
 	SDP *Listener
 	TCP net.Listener

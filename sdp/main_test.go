@@ -59,7 +59,7 @@ func pairOn(t testing.TB, ln *Listener, d *Dialer) (dialled, accepted *Conn) {
 	return c.(*Conn), r.c
 }
 
-// shut closes both ends and waits until they have released their resources.
+// shut closes all connections, and waits until their resources are released.
 func shut(t testing.TB, cs ...*Conn) {
 	t.Helper()
 	var wg sync.WaitGroup

@@ -13,8 +13,8 @@ import (
 )
 
 // inBubble runs f as a subtest in a bubble of synctest. Time passes there only while all goroutines
-// are blocked, so a test can be sure that nothing will arrive, and timers are exact. Connections
-// are streams in memory. A waiting consumer does not poll, because polling would need time to pass.
+// are blocked, so a test can rule out later arrivals, and timers are exact. Connections are streams
+// in memory. A waiting consumer does not poll, because polling would need time to pass.
 func inBubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func memAccept(t testing.TB, nc net.Conn, s memSide) (*Conn, error) {
 	return c, nil
 }
 
-// memPair returns the two ends of a connection in memory, which are closed when the test ends.
+// memPair returns the two ends of a connection in memory, closed when the test ends.
 func memPair(t testing.TB, d, l Options) (dialled, accepted *Conn) {
 	t.Helper()
 	a, b := testkit.Pipe()
@@ -126,7 +126,7 @@ func started(f func() (int, error)) <-chan outcome {
 	return ch
 }
 
-// An outcome is the result of a call that moves bytes.
+// An outcome is the result of a read or write.
 type outcome struct {
 	n   int
 	err error

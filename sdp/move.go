@@ -15,11 +15,11 @@ import (
 
 // This file moves a live connection to another process, or to another address of this host,
 // unnoticed by the program at the other end (socket duplication). The old holder calls Suspend with
-// the port where the new holder listens, and passes the State to the new holder by its own
-// means. The new holder gets the connection from Expectation.Resume. [SDP 13] Managed failover
-// works the same way. The new holder may be anywhere that the peer reaches by the old address; the
-// operator moves the address itself. Each end moves separately. [SDP-13.2-1] [SDP-13.2-2]
-// [SDP-13.2-4] [SDP-13.2-5] [D-56]
+// the port where the new holder listens, and passes the State to the new holder by its own means.
+// The new holder gets the connection from Expectation.Resume. [SDP 13] Managed failover works the
+// same way. The new holder may be anywhere the peer reaches by the old address; the operator moves
+// the address. Each end moves separately. [SDP-13.2-1] [SDP-13.2-2] [SDP-13.2-4] [SDP-13.2-5]
+// [D-56]
 
 // [D-50]
 
@@ -63,8 +63,7 @@ func (s *State) MarshalBinary() ([]byte, error) {
 
 var errState = errors.New("sdp: not the state of a suspended connection")
 
-// UnmarshalBinary decodes a state that MarshalBinary has encoded. If it returns an error, s is
-// unchanged.
+// UnmarshalBinary decodes a state encoded by MarshalBinary. After an error, s is unchanged.
 func (s *State) UnmarshalBinary(b []byte) error {
 	const head = 6 + 2 + 12 + 8
 	if len(b) < head || string(b[:6]) != "vdsdp1" || b[7] > 1 {
@@ -98,11 +97,11 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Suspend stops the connection so that it can continue elsewhere: Suspend asks the peer to
-// reconnect to the given port of this host. After Suspend has returned without error, the
-// connection has ended here, and only the State is left. Waiting calls end with net.ErrClosed, and
-// count unsent bytes as not written. The new holder must listen already. If the peer refuses or
-// does not answer in time, the error matches ErrSuspend; the connection is then aborted.
+// Suspend stops the connection here, to continue elsewhere: Suspend asks the peer to reconnect to
+// the given port of the same host. After Suspend has returned without error, the connection has
+// ended here, and only the State remains. Waiting calls end with net.ErrClosed, and count unsent
+// bytes as not written. The new holder must listen already. If the peer refuses or does not answer
+// in time, the error matches ErrSuspend; the connection is then aborted.
 func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-13.1.1-1] [SDP-13.2-3]
 	c.mu.Lock()
 	if c.closed || c.suspendTo != nil {
@@ -137,7 +136,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 	return c.export(), nil
 }
 
-// suspendedNow reports to Suspend that the peer has acknowledged SuspComm.
+// suspendedNow reports the peer's acknowledgement of SuspComm, or err, to Suspend.
 func (c *Conn) suspendedNow(err error) {
 	c.suspended = true
 	if c.suspendTo != nil {
@@ -249,7 +248,7 @@ func (c *Conn) resume(s *setup, p sdpcore.Params) {
 // A moveKey identifies a returning peer. [SDP-13.1.1-2] [D-50]
 type moveKey struct{ local, remote netip.Addr }
 
-// A move is a connection that is expected to resume at this listener.
+// A move is a connection expected to resume at a listener.
 type move struct {
 	key    moveKey
 	strict netip.AddrPort // required source address, if not zero
@@ -298,8 +297,8 @@ func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byt
 	return &Expectation{l, m}, nil
 }
 
-// Cancel ends the expectation. A peer that connects later gets a new connection, or is refused if
-// it presents a token.
+// Cancel ends the expectation. A peer that connects later gets a new connection, or a refusal if
+// the peer presents a token.
 func (e *Expectation) Cancel() {
 	e.l.mu.Lock()
 	delete(e.l.moves, e.m.key)
@@ -349,10 +348,9 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 	return c, nil
 }
 
-// expected returns the move that a Hello belongs to, or nil if the connection is new. If the
-// connection must be refused, the reason is not ReasonUnknown. The HelloAck waits until the state
-// is set, because its buffer size comes from the state. [SDP-13.1.1-13] [SDP-13.1.1-14]
-// [SDP-13.1.1-15]
+// expected returns the move of a Hello, or nil if the connection is new. If the connection must be
+// refused, the reason is not ReasonUnknown. The HelloAck waits until the state is set, because the
+// state determines the announced buffer size. [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15]
 func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	local, _ := netip.ParseAddrPort(path.Local.String())
 	remote, _ := netip.ParseAddrPort(path.Remote.String())

@@ -17,7 +17,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A memListener accepts connections in memory, which dial makes.
+// A memListener accepts the connections in memory made by dial.
 type memListener struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -46,7 +46,7 @@ func (l *memListener) dial() *testkit.Conn {
 	return a
 }
 
-// listenMem returns a Listener for connections in memory, which is closed when the test ends.
+// listenMem returns a Listener for connections in memory, closed when the test ends.
 func listenMem(t testing.TB, lc ListenConfig) (*Listener, *memListener) {
 	t.Helper()
 	ml := newMemListener()
@@ -75,7 +75,7 @@ func (w *wirePeer) connect(nc net.Conn, private []byte) error {
 	return err
 }
 
-// TestSuspendWire checks the messages of a suspension, the events it waits for, and its failures.
+// TestSuspendWire checks the messages of a suspension, the awaited events, and the failures.
 func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-8.2.1-14]
 	suspend := func(ctx context.Context, c *Conn) (<-chan outcome, func() *State) {
 		var st *State
@@ -199,8 +199,8 @@ func TestComeBackFails(t *testing.T) {
 	})
 }
 
-// TestResumeStream checks which state a connection keeps when it changes to a new stream, and which
-// state ends with the old stream.
+// TestResumeStream checks which state a connection keeps on a new stream, and which state ends with
+// the old stream.
 func TestResumeStream(t *testing.T) {
 	inBubble(t, "SDP-13.1.1-17", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -284,8 +284,8 @@ func TestResumeStream(t *testing.T) {
 	})
 }
 
-// TestResumeState checks that the new holder continues where the state stops: it reads held bytes
-// first, sends unsent bytes first, and then a pending DisConn.
+// TestResumeState: the new holder continues where the state stops: reads return held bytes first,
+// and unsent bytes are sent first, then a pending DisConn.
 func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	token := []byte("0123456789abcdef")
 	for _, v := range []struct {
@@ -392,7 +392,7 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 	})
 }
 
-// TestExpected checks which Hello belongs to a connection that resumes.
+// TestExpected checks which Hello belongs to a resuming connection.
 func TestExpected(t *testing.T) { // [SDP-13.1.1-2] [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15] [D-50] [D-07]
 	addr := netip.MustParseAddrPort
 	tcp := func(s string) net.Addr { return net.TCPAddrFromAddrPort(addr(s)) }

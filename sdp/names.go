@@ -42,11 +42,11 @@ type Timers struct {
 	// LocalRead is the time after which the bytes of a SrcAvail are fetched into local memory if no
 	// read waits; default 1 ms.
 	LocalRead time.Duration
-	// Deadlock is the time after which this end acts if both ends advertise and neither reads;
+	// Deadlock is the time after which the local end acts if both ends advertise and neither reads;
 	// default 10 ms, and three times as long at the Connecting Peer.
 	Deadlock time.Duration
 	// Unanswered is the time after which the bytes of an unanswered SrcAvail are sent by Bcopy, if
-	// they fit Options.SendBuffer; default 1 s.
+	// Options.SendBuffer has room; default 1 s.
 	Unanswered time.Duration
 	Cancel     time.Duration // time after which an unanswered cancel ends the connection; default 5 s
 	Suspend    time.Duration // time after which an unanswered suspension ends the connection; default 5 s
@@ -54,8 +54,8 @@ type Timers struct {
 	// ModeAck is the time after which an empty Data asks for the acknowledgement of a ModeChange;
 	// default 200 ms.
 	ModeAck time.Duration
-	// Nudge is the time after which payload that waits at two credits asks for more credit; default
-	// 5 ms.
+	// Nudge is the time after which payload waiting at two credits asks for more credit; default 5
+	// ms.
 	Nudge        time.Duration
 	SuspendLimit int // suspensions answered per minute, at most 8; default 4, negative for no limit
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestNear checks that Near reports whether the peer of a waiting call is on this host. Without a
-// socket it must return false.
+// TestNear: Near reports whether the peer of a waiting call is on the same host. Without a socket,
+// Near returns false.
 func TestNear(t *testing.T) {
 	c, s := pair(t, Options{}, Options{})
 	if !(*waiting)(c).Near() || !(*waiting)(s).Near() {

@@ -23,7 +23,7 @@ const (
 	defaultReadDepth      = 16
 	defaultSetupTimeout   = 10 * time.Second
 	defaultCloseTimeout   = 10 * time.Second // time that Close waits by default [D-78]
-	// Time after which a closed connection is reset if its peer does not close.
+	// Time after which a closed connection is reset if the peer does not close.
 	defaultLingerTimeout = 60 * time.Second
 
 	// defaultRecvBuffers [SDP-10-3], defaultThreshold [D-39], defaultSetupTimeout [D-17].
@@ -37,11 +37,11 @@ type Options struct {
 	SendPolicy, RecvPolicy Policy
 
 	// SendThreshold is the size in bytes above which a write is moved by zero copy; negative means
-	// never. RecvThreshold is the size above which a read accepts zero copy; it is at least
+	// never. RecvThreshold is the size above which a read accepts zero copy, at least
 	// RecvBufferSize. The default of both is 1 MiB.
 	SendThreshold, RecvThreshold int
 
-	// RecvBuffers is the number of Private Buffers that receive messages, 3 to 1000, by default 32.
+	// RecvBuffers is the number of Private Buffers for received messages, 3 to 1000, by default 32.
 	// RecvBufferSize is the size of each Private Buffer in bytes, 37 to 1 MiB, by default 256 KiB
 	// of payload and the largest header.
 	RecvBuffers, RecvBufferSize int
@@ -50,13 +50,12 @@ type Options struct {
 	// By default, or if MaxRecvBuffers is not larger, the number is always RecvBuffers.
 	MaxRecvBuffers int
 
-	// SendBuffer is the number of bytes that Write may copy before it blocks, like SO_SNDBUF.
+	// SendBuffer is the number of bytes Write may copy before blocking, like SO_SNDBUF.
 	// ReceiveBuffer is the number of received bytes held in addition to the Private Buffers, like
 	// SO_RCVBUF. Both are 256 KiB by default.
 	SendBuffer, ReceiveBuffer int
 
-	// MaxAdverts is the number of advertisements that the peer may have open, 1 to 65535; 16 by
-	// default.
+	// MaxAdverts is the number of advertisements the peer may have open, 1 to 65535; 16 by default.
 	MaxAdverts int
 	// ReadDepth is the number of RDMA Reads each side may have outstanding, 1 to 128; 16 by
 	// default.
@@ -78,12 +77,13 @@ type Options struct {
 	SetupTimeout time.Duration
 	// KeepAlive is the TCP keepalive period: 0 means Go's default of 15 s, negative means none.
 	KeepAlive time.Duration
-	// SameHost selects shared memory if the peer is a process of the same user on this host and
+	// SameHost selects shared memory if the peer is a process of the same user on the same host and
 	// agrees; Linux only. Connections with WrapConn do not use shared memory. [Path] reports the
 	// result.
 	SameHost samehost.Policy
 	// SameHostDir is a directory where the two processes find each other if they have separate
-	// network namespaces, as containers have. Both processes must set it. See package samehost.
+	// network namespaces, as containers have. Both processes must set SameHostDir. See package
+	// samehost.
 	SameHostDir string
 	// Congestion names the congestion control of the sockets; "" keeps the system's default.
 	Congestion string
@@ -112,7 +112,7 @@ func Defaults() Options {
 	return o
 }
 
-// complete returns o with defaults filled in, or an error that names a wrong value.
+// complete returns o with defaults filled in, or an error with the name of a wrong value.
 func (o *Options) complete() (Options, error) {
 	c := *o
 	def := func(v *int, d int) {
@@ -161,8 +161,8 @@ const settingNames = "send-policy recv-policy send-threshold recv-threshold recv
 // changes. The names are send-policy, recv-policy (auto, buffered, combined, pipelined),
 // send-threshold, recv-threshold, recv-buffers, recv-buffer-size, send-buffer, receive-buffer,
 // max-adverts, read-depth (numbers, sizes also with k, m or g), crc (on, off), keepalive,
-// setup-timeout (durations), congestion, samehost (auto, off, require) and samehost-dir. A
-// send-threshold of 0 means that no write is moved by zero copy.
+// setup-timeout (durations), congestion, samehost (auto, off, require) and samehost-dir. With a
+// send-threshold of 0, no write is moved by zero copy.
 func (o *Options) Set(settings map[string]string) error { // [D-39] [D-42]
 	c := *o
 	for name, v := range settings {

@@ -53,7 +53,7 @@ type Stats struct {
 	// Credits [SDP-10.2-1].
 }
 
-// Stats returns the counters and the state at this moment.
+// Stats returns the current counters and state.
 func (c *Conn) Stats() Stats {
 	c.mu.Lock()
 	defer c.unlock()
@@ -61,7 +61,7 @@ func (c *Conn) Stats() Stats {
 		Credits: c.m.Credits(), SendQueue: c.m.SendQueue(), Held: c.m.Held(), Stream: c.qp.Stats()}
 }
 
-// A TCPConn is a plain TCP connection that reports why SDP was not used. A Dialer with
+// A TCPConn is a plain TCP connection, with the reason why SDP was not used. A Dialer with
 // ResolvePrefer, and a listener with Plain, may return a TCPConn.
 type TCPConn struct {
 	*net.TCPConn

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// A peekedConn is a connection whose Read first returns the bytes that were read ahead.
+// A peekedConn is a connection whose Read first returns the bytes read ahead.
 type peekedConn struct {
 	net.Conn
 	ahead []byte
 }
 
-// Read returns bytes that were read ahead, or else reads from the connection.
+// Read returns bytes read ahead, or else reads from the connection.
 func (p *peekedConn) Read(b []byte) (int, error) {
 	if len(p.ahead) > 0 {
 		n := copy(b, p.ahead)
@@ -24,7 +24,8 @@ func (p *peekedConn) Read(b []byte) (int, error) {
 	return p.Conn.Read(b)
 }
 
-// CloseWrite calls CloseWrite of the connection, or returns errors.ErrUnsupported if it has none.
+// CloseWrite calls CloseWrite of the connection, or returns errors.ErrUnsupported if the connection
+// has no CloseWrite.
 func (p *peekedConn) CloseWrite() error {
 	if cw, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return cw.CloseWrite()
@@ -35,9 +36,9 @@ func (p *peekedConn) CloseWrite() error {
 // peekable returns a connection whose bytes can be read ahead on every system.
 func peekable(nc net.Conn) net.Conn { return &peekedConn{Conn: nc} }
 
-// sniffWrapped reads ahead on a connection from peekable, until it has n bytes or enough returns
-// true, and returns the bytes. For another connection the error is errors.ErrUnsupported, and at
-// the end of the stream io.ErrUnexpectedEOF.
+// sniffWrapped reads ahead on a connection from peekable, until n bytes have arrived or enough
+// returns true, and returns the bytes. For another connection the error is errors.ErrUnsupported,
+// and at the end of the stream io.ErrUnexpectedEOF.
 func sniffWrapped(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, late time.Time) ([]byte, error) {
 	p, ok := nc.(*peekedConn)
 	if !ok {

@@ -22,7 +22,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// asHolder is an environment variable that makes this test binary the holder of a connection
+// asHolder is an environment variable. If set, the test binary is the holder of a connection
 // instead of a test.
 const asHolder = "VIADUCT_TEST_HOLDER"
 
@@ -47,7 +47,7 @@ type (
 		Sums     *sums
 		Written  int64 // bytes written so far, by all holders
 	}
-	// A handedOver is the state of the connection, and of the program that uses it.
+	// A handedOver is the state of the connection, and of the program above the connection.
 	handedOver struct {
 		State           []byte // state of the connection
 		Read, Sent, Gen []byte // states of two hashes and of a generator
@@ -57,7 +57,7 @@ type (
 	sums struct{ Read, Sent []byte }
 )
 
-// An app is a program with a connection that is busy in both directions: it generates bytes without
+// An app is a program with a connection busy in both directions: the app generates bytes without
 // end, and hashes both directions.
 type app struct {
 	c          net.Conn
@@ -152,7 +152,7 @@ func (a *app) handOver(ctx context.Context, port uint16) (*handedOver, error) {
 	return h, nil
 }
 
-// takeOver restores a program from its state, and continues its connection.
+// takeOver restores a program and its connection from the handed-over state.
 func takeOver(ctx context.Context, exp *Expectation, h *handedOver) (*app, error) {
 	a, st := newApp(0), new(State)
 	a.unwritten, a.written = h.Unwritten, h.Written
@@ -172,8 +172,8 @@ func takeOver(ctx context.Context, exp *Expectation, h *handedOver) (*app, error
 	return a, nil
 }
 
-// holderMain is the main function of a process that holds the connection for a while. It exits when
-// its input ends.
+// holderMain is the main function of a process that holds the connection for a while, until the end
+// of the input.
 func holderMain() int {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	var first order
@@ -235,7 +235,7 @@ func holderMain() int {
 	}
 }
 
-// A holder is a process that runs holderMain, as seen by the test.
+// A holder is a process running holderMain, as seen by the test.
 type holder struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -321,9 +321,9 @@ var processVariants = []processVariant{
 	{"tiny", Options{RecvBuffers: 3, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64}, 3000},
 }
 
-// TestSDP_13_1_1_Processes moves a connection that is busy in both directions from one process to a
-// second one, and from there to a third. The program at the other end must not notice. Both streams
-// must arrive complete, according to SHA-256 states that move from holder to holder. [SDP-13.1.1-1]
+// TestSDP_13_1_1_Processes moves a connection busy in both directions from a first process to a
+// second, and from there to a third. The program at the other end must not notice. Both streams
+// must arrive complete, according to SHA-256 states moved from holder to holder. [SDP-13.1.1-1]
 // [SDP-13.1.1-11] [SDP-13.1.1-12] [SDP-13.1.1-16] [SDP-13.1.1-17]
 func TestSDP_13_1_1_Processes(t *testing.T) {
 	for _, v := range processVariants {

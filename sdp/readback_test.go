@@ -53,7 +53,7 @@ func trickle(t *testing.T, addr string, seed uint64) string {
 	return l.Addr().String()
 }
 
-// TestReadGivesBack ends reads in the middle of a message. After that the connection must not use
+// TestReadGivesBack ends reads in the middle of a message. Afterwards the connection must not use
 // the buffer of the read, and must lose no byte of the message. [SDP-4.1-1] [D-40]
 func TestReadGivesBack(t *testing.T) {
 	for _, crc := range []bool{true, false} {

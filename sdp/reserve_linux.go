@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reuse lets the connection's socket use the address that reserve holds.
+// reuse lets the connection's socket use the address held by reserve.
 func reuse(_, _ string, raw syscall.RawConn) (err error) {
 	cerr := raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
@@ -22,7 +22,7 @@ func reuse(_, _ string, raw syscall.RawConn) (err error) {
 
 // reserve binds the local address of a later connection to service, because the request to the Port
 // Mapper names the connection's port. No other program gets the port until release is called. With
-// NoCpPort it binds nothing, and local is zero. [D-57] [D-58] [SDP-7.5.1-6]
+// NoCpPort, reserve binds nothing, and local is zero. [D-57] [D-58] [SDP-7.5.1-6]
 func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release func(), err error) {
 	release = func() {}
 	if d.NoCpPort {
@@ -35,8 +35,7 @@ func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release 
 		ip, port = ap.Addr().Unmap(), ap.Port()
 	}
 	if !ip.IsValid() || ip.IsUnspecified() {
-		// Connecting a UDP socket sends nothing, and shows the address that the routing table
-		// chooses.
+		// Connecting a UDP socket sends nothing, and shows the address chosen by the routing table.
 		uc, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(service))
 		if err != nil {
 			return local, release, err

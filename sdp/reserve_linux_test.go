@@ -15,8 +15,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestReserve checks that the address for the Port Mapper stays reserved until release is called,
-// and that only connections of the dialer can use it.
+// TestReserve: the address for the Port Mapper stays reserved until release is called, and only
+// connections of the dialer can use the address.
 func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 	steadyFiles()
 	service := netip.MustParseAddrPort("127.0.0.1:9")
@@ -166,7 +166,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 	})
 }
 
-// steadyFiles waits until goroutines that other tests have left no longer close descriptors.
+// steadyFiles waits until goroutines left by other tests no longer close descriptors.
 func steadyFiles() {
 	runtime.GC()
 	for n, same := testkit.OpenFiles(), 0; same < 20; {

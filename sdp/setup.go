@@ -19,7 +19,7 @@ import (
 // sideSend.
 const sendDepth = 256
 
-// A setup is a stream that is becoming a connection.
+// A setup is a stream before it becomes a connection.
 type setup struct {
 	opt       Options
 	qp        *iwarp.QueuePair
@@ -31,7 +31,7 @@ type setup struct {
 	pooled    bool // see attend.Go
 }
 
-// newSetup makes the objects a stream needs. If dev is nil, it makes a device too.
+// newSetup makes the objects a stream needs. If dev is nil, newSetup makes a device too.
 func newSetup(opt Options, dev *iwarp.Device) (*setup, error) {
 	if dev == nil {
 		dev = newDevice(&opt)
@@ -49,8 +49,8 @@ func newDevice(opt *Options) *iwarp.Device {
 	return iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: opt.NoCRC, Limits: iwarp.Limits{QueueDepth: max(sendDepth, 1024)}})
 }
 
-// maxWish is the largest size of Private Buffers, in bytes, that a peer gets on request. It is not
-// below the default size.
+// maxWish is the largest size of Private Buffers, in bytes, a peer gets on request; not below the
+// default size.
 const maxWish = max(64<<10, defaultRecvBufferSize)
 
 // maxRecvSize is the size the Private Buffers can grow to without new memory.
@@ -64,7 +64,7 @@ func (o *Options) maxRecvSize() int {
 // mostBuffers returns the largest number of Private Buffers.
 func (o *Options) mostBuffers() int { return max(o.RecvBuffers, o.MaxRecvBuffers) }
 
-// config returns the iwarp configuration. All Private Buffers, and one more as a spare, can receive
+// config returns the iwarp configuration. All Private Buffers, and a spare buffer, can receive
 // before any byte is sent to the peer. [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18]
 // [D-08]
 func (s *setup) config(nc net.Conn) *iwarp.Config {
@@ -86,7 +86,7 @@ func (s *setup) config(nc net.Conn) *iwarp.Config {
 	}
 }
 
-// discard releases a set-up that failed. [SDP-8.1.2-1] [SDP-8.1.2-2]
+// discard releases a failed set-up. [SDP-8.1.2-1] [SDP-8.1.2-2]
 func (s *setup) discard() {
 	if s.qp != nil {
 		s.qp.Abort()
@@ -119,8 +119,8 @@ func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.
 	}
 }
 
-// connect makes a connection on a TCP connection as Connecting Peer: one stream of its own, with
-// its own Private Buffers, in the order of the draft. After an error connect closes the TCP
+// connect makes a connection on a TCP connection as Connecting Peer: a stream and Private Buffers
+// for this connection alone, in the order of the draft. After an error connect closes the TCP
 // connection. [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layout, raw bool, token []byte) (*setup, sdpcore.Params, error) {
 	ctx, cancel := context.WithTimeout(ctx, opt.SetupTimeout) // [D-17]
@@ -214,8 +214,8 @@ func (s *setup) settleORD(peerIRD int) int {
 	return ord
 }
 
-// judge returns the reason to refuse a Hello, or ReasonUnknown if it is acceptable. [SDP-8.1.1-12]
-// Any minor version is acceptable. [SDP-6.2.1.2-2] [SDP-8.1.1-14] [SDP-8.1.1-15]
+// judge returns the reason to refuse a Hello, or ReasonUnknown for an acceptable Hello.
+// [SDP-8.1.1-12] Any minor version is acceptable. [SDP-6.2.1.2-2] [SDP-8.1.1-14] [SDP-8.1.1-15]
 func judge(h sdpwire.Hello) Reason {
 	switch {
 	case h.MajV != sdpwire.MajV && !fault.On("sdp-version-unchecked"): // [SDP-6.2.1.1-2]
@@ -230,8 +230,8 @@ func judge(h sdpwire.Hello) Reason {
 	return ReasonUnknown
 }
 
-// recvSizeFor returns the size of our Private Buffers for a peer that asks for des bytes. A request
-// outside our limits leaves the size as it is. [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
+// recvSizeFor returns the size of our Private Buffers for a request of des bytes. A request outside
+// our limits leaves the size unchanged. [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
 func recvSizeFor(o *Options, des uint32) int {
 	if o.NoResize || des < 4<<10 || des > maxWish || o.RecvBufferSize < 4<<10 || o.RecvBufferSize > maxWish {
 		return o.RecvBufferSize
@@ -239,7 +239,7 @@ func recvSizeFor(o *Options, des uint32) int {
 	return int(des)
 }
 
-// A greeting is a Hello, and how it was received.
+// A greeting is a Hello, and the way the Hello was received.
 type greeting struct {
 	hello  sdpwire.Hello
 	layout sdpwire.Layout
@@ -249,11 +249,11 @@ type greeting struct {
 
 const tokenLen = 16 // [D-50]
 
-// readGreeting parses a Hello, after which only a token may follow, and detects its layout. ok is
-// false for all other bytes. [D-01] [SDP-6.2.1-1]
+// readGreeting parses a Hello, optionally followed by a token, and detects the layout. ok is false
+// for all other bytes. [D-01] [SDP-6.2.1-1]
 func readGreeting(b []byte) (g greeting, ok bool) {
 	if g.layout, ok = sdpwire.DetectLayout(b); !ok {
-		// A Hello with Flags is refused, because it can be read in both layouts. [D-07]
+		// A Hello with Flags is refused, because the bytes can be read in both layouts. [D-07]
 		return g, false
 	}
 	h, n, err := sdpwire.ParseHello(b, g.layout)
@@ -282,8 +282,8 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		return fail(nil, err)
 	}
 	cfg := s.config(nc)
-	// One time limit holds for all bytes before the peer is known: the Hello, and the MPA Request
-	// that contains or follows it. [D-17]
+	// A single time limit holds for all bytes before the peer is known: the Hello, and the MPA
+	// Request that contains or follows the Hello. [D-17]
 	late := time.Now().Add(opt.SetupTimeout)
 	first, err := sniff(ctx, nc, sniffLen, isPlain, late)
 	if err != nil {
@@ -313,7 +313,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		g.raw = true
 	}
 	if isMPA(first) && first[17] == 1 {
-		// Revision 1 has no ready message, but SDP requires that the dialer is ready. [D-03]
+		// Revision 1 has no ready message, but SDP requires a ready dialer. [D-03]
 		cfg.EarlyResponder = true
 	}
 	cfg.RequestTimeout = max(time.Until(late), 1)
@@ -332,7 +332,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		}
 	}
 	s.in.layout = g.layout
-	// The sizes may still change, because this end has not announced them yet.
+	// The sizes may still change, because they are not announced yet.
 	s.opt.RecvBufferSize = recvSizeFor(&s.opt, g.hello.DesRemRcvSz)
 	s.opt.RecvThreshold = max(s.opt.RecvThreshold, s.opt.RecvBufferSize)
 	if r := decide(s, g); r != ReasonUnknown {
@@ -350,7 +350,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		MaxAdverts: uint16(s.opt.MaxAdverts), ActRcvSz: uint32(s.opt.RecvBufferSize), // [SDP-6.2.2.3-1] [SDP-6.2.2.4-1]
 		LocIRD: uint16(s.opt.ReadDepth), LocORD: uint16(ord), // [SDP-6.2.2.5-1] [SDP-6.2.2.6-1] [SDP-8.1.1-19] [D-04]
 	}
-	// HelloAck is the first message; data may follow it at once. [SDP-8.1.1-16] [SDP-8.1.1-17]
+	// HelloAck is the first message; data may follow at once. [SDP-8.1.1-16] [SDP-8.1.1-17]
 	// [SDP-8.1.1-22] [SDP-8.1.1-24]
 	err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(ack.Append(nil, g.layout))},
 		Inline: true, Unsignaled: true})
@@ -368,8 +368,8 @@ func refuse(s *setup, req *iwarp.Request, r Reason) error {
 	return &RefusedError{r}
 }
 
-// sniffLen is the number of bytes that distinguish the kinds of connections: the key and the
-// revision of an MPA Request, or a Hello.
+// sniffLen is the number of bytes to distinguish the kinds of connections: the key and the revision
+// of an MPA Request, or a Hello.
 const sniffLen = 18
 
 func isMPA(b []byte) bool { return len(b) >= sniffLen && string(b[:len(mpaKey)]) == mpaKey }
@@ -383,7 +383,8 @@ func isPlain(b []byte) bool {
 	return !(zero(0) && zero(1)) && !(zero(2) && zero(3))
 }
 
-// errPlain means that a connection speaks neither MPA nor SDP. None of its bytes was read.
+// errPlain means that a connection speaks neither MPA nor SDP. None of the connection's bytes was
+// read.
 var errPlain = &RefusedError{ReasonHello}
 
 const mpaKey = "MPA ID Req Frame" // begins an MPA Request
@@ -427,7 +428,7 @@ const hostFPDU = 64766
 
 // fpduSize returns a fixed size of FPDUs for connections within one host, and 0 for others, whose
 // FPDUs fit TCP segments. Within a host, TCP segments are not frames: the kernel may cut them at 32
-// KiB, and no message should be cut because of that.
+// KiB, and no message should be cut because of these cuts.
 func fpduSize(nc net.Conn) int {
 	l, ok := nc.LocalAddr().(*net.TCPAddr)
 	if r, isTCP := nc.RemoteAddr().(*net.TCPAddr); ok && isTCP && l.IP.Equal(r.IP) {

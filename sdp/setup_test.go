@@ -16,7 +16,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A wirePeer is a peer that the test controls message by message, over iwarp.
+// A wirePeer is a peer controlled by the test message by message, over iwarp.
 type wirePeer struct {
 	t      testing.TB
 	qp     *iwarp.QueuePair
@@ -52,7 +52,7 @@ func (w *wirePeer) config(private []byte) *iwarp.Config {
 		}}
 }
 
-// dialWire connects to a listener. It sends raw before the MPA Request, if it is not nil, and
+// dialWire connects to a listener, and sends raw before the MPA Request, if raw is not nil, and
 // private as private data.
 func dialWire(t testing.TB, addr string, raw, private []byte) (*wirePeer, error) {
 	w := &wirePeer{t: t}
@@ -69,7 +69,7 @@ func dialWire(t testing.TB, addr string, raw, private []byte) (*wirePeer, error)
 	return w, err
 }
 
-// next returns the next completion and its message. The message is nil if the stream has ended.
+// next returns the next completion and the message. The message is nil if the stream has ended.
 func (w *wirePeer) next() (iwarp.Completion, []byte) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -139,8 +139,7 @@ func (w *wirePeer) ended() {
 	}
 }
 
-// connectWire returns a peer that has completed the set-up with a listener, and the accepted
-// connection.
+// connectWire returns a peer after the set-up with a listener, and the accepted connection.
 func connectWire(t testing.TB, opt Options) (*wirePeer, *Conn) {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", &opt)
@@ -379,9 +378,9 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 	})
 }
 
-// TestSDP_6_2_1_Hello checks that a Hello contains the values of the options, and nothing else.
-// [SDP-6.2.1-1] [SDP-6.2.1-2] [SDP-6.2.1.1-1] [SDP-6.2.1.2-1] [SDP-6.2.1.3-2] [SDP-6.2.1.4-1]
-// [SDP-6.2.1.5-1] [SDP-6.2.1.6-1] [SDP-6.2.1.7-1] [SDP-8.1.1-8]
+// TestSDP_6_2_1_Hello: a Hello contains the values of the options, and nothing else. [SDP-6.2.1-1]
+// [SDP-6.2.1-2] [SDP-6.2.1.1-1] [SDP-6.2.1.2-1] [SDP-6.2.1.3-2] [SDP-6.2.1.4-1] [SDP-6.2.1.5-1]
+// [SDP-6.2.1.6-1] [SDP-6.2.1.7-1] [SDP-8.1.1-8]
 func TestSDP_6_2_1_Hello(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -424,9 +423,9 @@ func TestSDP_6_2_1_Hello(t *testing.T) {
 	}
 }
 
-// serveWire accepts one connection and answers the Hello with ack. change,
-// if not nil, may change the configuration of the stream. then is called with the peer. serveWire
-// returns the address.
+// serveWire accepts a single connection and answers the Hello with ack. change, if not nil, may
+// change the configuration of the stream. then is called with the peer. serveWire returns the
+// address.
 func serveWire(t testing.TB, ack []byte, change func(*iwarp.Config), then func(*wirePeer)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -540,7 +539,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		}
 		shutOne(t, c)
 	})
-	// The peer sends HelloAck and a burst of messages directly after it. [SDP-8.1.1-5]
+	// The peer sends HelloAck and directly afterwards a burst of messages. [SDP-8.1.1-5]
 	// [SDP-8.1.1-6]
 	t.Run("SDP-8.1.1-7 SDP-8.1.1-9 SDP-8.1.1-24", func(t *testing.T) {
 		addr := serveWire(t, goodAck.Append(nil, sdpwire.Figure), nil, func(w *wirePeer) {
@@ -712,9 +711,9 @@ func TestSDP_8_2_2_6(t *testing.T) {
 	})
 }
 
-// TestSDP_9_Wire tests the four mechanisms against a peer that is both source and sink. The peer's
-// Reads and Writes cause no events [SDP-14.2-3], and its Sends are unsolicited where that is
-// allowed [D-73]. [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-5-4]
+// TestSDP_9_Wire tests the four mechanisms against a peer as source and as sink. The peer's Reads
+// and Writes cause no events [SDP-14.2-3], and the peer's Sends are unsolicited where allowed
+// [D-73]. [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-5-4]
 func TestSDP_9_Wire(t *testing.T) {
 	pinned := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000,
 		RecvThreshold: 4096, RecvBufferSize: 4096, NoResize: true}
@@ -769,7 +768,7 @@ func TestSDP_9_Wire(t *testing.T) {
 		}
 		w.send(sdpwire.Message{MID: sdpwire.SrcAvail, Size: 7000, STag: win.STag(), VA: win.TO()}, string(data[1:6]))
 		// If the payload of the message was received before the Read began, the Read returns only
-		// that payload.
+		// the payload of the message.
 		got := make([]byte, 7000)
 		n, err := io.ReadFull(c, got)
 		if err != nil || string(got) != string(data[1:7001]) {

@@ -16,8 +16,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// TestSDP_8_1_2_shortHello checks that a connection that ends before its first 18 bytes no longer
-// counts as pending, however long a Hello may take.
+// TestSDP_8_1_2_shortHello: a connection that ends before the first 18 bytes no longer counts as
+// pending, however long a Hello may take.
 func TestSDP_8_1_2_shortHello(t *testing.T) {
 	lc := ListenConfig{Options: Options{SetupTimeout: time.Hour}}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -50,8 +50,8 @@ func TestSDP_8_1_2_shortHello(t *testing.T) {
 	}
 }
 
-// TestSniffSleeps checks that a listener wakes once for each arrival of a peer that sends its first
-// bytes slowly, and sleeps between arrivals.
+// TestSniffSleeps: a listener wakes once for each arrival from a peer whose first bytes come
+// slowly, and sleeps between arrivals.
 func TestSniffSleeps(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -109,8 +109,8 @@ func TestSniffSleeps(t *testing.T) {
 	}
 }
 
-// TestD17_oneLimit checks that a peer that sends single bytes has ten seconds for all of them,
-// whether the Hello is raw or private data, and whatever part of it has arrived.
+// TestD17_oneLimit: a peer that sends single bytes has ten seconds for all bytes, whether the Hello
+// is raw or private data, and whatever part of the Hello has arrived.
 func TestD17_oneLimit(t *testing.T) {
 	request := append([]byte(mpaKey), 0x40, 2, 0, 36) // CRC, revision 2, private data
 	request = append(request, make([]byte, 4)...)

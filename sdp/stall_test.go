@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A gate is a relay for TCP connections that can be shut, so that it reads no bytes.
+// A gate is a relay for TCP connections. A shut gate reads no bytes.
 type gate struct {
 	mu   sync.Mutex
 	cond *sync.Cond
@@ -79,9 +79,9 @@ func (g *gate) open(yes bool) {
 	g.cond.Broadcast()
 }
 
-// TestD32_Stall writes while TCP takes no bytes. A write must end at its deadline, and when the
-// connection is closed. Its memory must be free then, and the counted bytes must arrive after the
-// network works again.
+// TestD32_Stall writes while TCP takes no bytes. A write must end at the deadline, and when the
+// connection is closed. The memory of the write must be free then, and the counted bytes must
+// arrive after the network works again.
 func TestD32_Stall(t *testing.T) {
 	// The first size needs no queue, and the second needs the queue.
 	for _, size := range []int{300 << 10, 3 << 20} {
@@ -128,7 +128,7 @@ func TestD32_Stall(t *testing.T) {
 			}
 			late <- err
 		}()
-		// By now the write is blocked. If not, it will find the connection closed.
+		// By now the write is blocked. If not, the write will find the connection closed.
 		time.Sleep(10 * time.Millisecond)
 		g.open(true)
 		got := make([]byte, len(want))

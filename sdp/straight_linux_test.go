@@ -10,9 +10,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestStraight checks that a write that nothing delays is handed to TCP without being queued, up to
-// a length of a few messages. A write that finds the socket full must wait, and later writes must
-// be sent after it. [SDP-4.1-1]
+// TestStraight: a write that nothing delays is handed to TCP without being queued, up to a length
+// of a few messages. A write to a full socket must wait, and later writes must be sent afterwards.
+// [SDP-4.1-1]
 func TestStraight(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)

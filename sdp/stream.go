@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// A steady stream is best received in large pieces. So its reader naps instead of polling again
+	// A steady stream is best received in large pieces. So the reader naps instead of polling again
 	// and again: no wake-up is needed, and each poll delays the sender too.
 	napTime   = 40 * time.Microsecond
 	napBytes  = 128 << 10 // bytes after which the next poll need not wait
@@ -33,7 +33,7 @@ func (f *flow) message(n int) {
 	f.streak += n
 }
 
-// brought records that a poll returned n bytes of payload, and whether more have arrived.
+// brought records the n bytes of payload from a poll, and whether more have arrived.
 func (f *flow) brought(n int, more bool, now func() sdpcore.Time) {
 	on := attend.CanNap && f.large && f.streak >= streakLen
 	if on != f.on.Load() {
@@ -74,9 +74,9 @@ func (c *Conn) receive(ctx context.Context, o *op) {
 	}
 }
 
-// A held read has received bytes, and waits for the rest of a message whose beginning has
-// arrived in its buffer, because moving that beginning would cost more. If the rest was late
-// several times, later reads are wary: they do not wait.
+// A held read has received bytes, and waits for the rest of a message whose beginning has arrived
+// in the read's buffer, because moving the beginning would cost more. If the rest was late several
+// times, later reads are wary, and do not wait.
 type held struct {
 	on    bool
 	until sdpcore.Time
@@ -106,5 +106,5 @@ func (h *held) over(now sdpcore.Time) bool {
 	return true
 }
 
-// isWary reports whether a read that begins does not wait for the rest of a message.
+// isWary reports whether a new read does not wait for the rest of a message.
 func (h *held) isWary() bool { return !h.worth.Worth() }

@@ -26,9 +26,9 @@ import (
 var streamMiB = flag.Int("sdp.mib", 24, "MiB that TestStreamMixed moves in each direction")
 
 // TestStreamMixed sends long streams in both directions at once, with all mechanisms mixed: sizes
-// from one byte to a MiB, policies and thresholds that change, full reads, transfers of lent memory,
-// and deadlines in the middle of calls. Every byte must arrive once, in order. [SDP-4.1-1]
-// [SDP-9-3] [SDP-9-4] [SDP-11-3] [SDP-11-2] [D-40]
+// from 1 byte to a MiB, changing policies and thresholds, full reads, transfers of lent memory, and
+// deadlines in the middle of calls. Every byte must arrive once, in order. [SDP-4.1-1] [SDP-9-3]
+// [SDP-9-4] [SDP-11-3] [SDP-11-2] [D-40]
 func TestStreamMixed(t *testing.T) {
 	var used [2]Counters // used by each end, over all rounds
 	for round := uint64(0); ; round++ {
@@ -49,18 +49,17 @@ func TestStreamMixed(t *testing.T) {
 		if missing == "" || t.Failed() {
 			return
 		}
-		// A receiver lends buffers for Writes only if it waits for a slower sender, so a round may
-		// do without them.
+		// A receiver lends buffers for Writes only while waiting for a slower sender, so a round
+		// may do without Writes.
 		if round == 9 {
 			t.Fatalf("a mechanism was not used: %s", missing)
 		}
 	}
 }
 
-// TestStreamFullSegments sends messages that end with a full segment, mixed with messages of any
-// length, to reads that are longer. The receiver predicts from earlier lengths where bytes that are
-// read ahead belong, and is sometimes wrong. Every byte must arrive, with and without CRCs.
-// [SDP-4.1-1]
+// TestStreamFullSegments sends messages with a full last segment, mixed with messages of any
+// length, to longer reads. The receiver predicts from earlier lengths where bytes read ahead
+// belong, and is sometimes wrong. Every byte must arrive, with and without CRCs. [SDP-4.1-1]
 func TestStreamFullSegments(t *testing.T) {
 	for _, noCRC := range []bool{false, true} {
 		opt := Options{NoCRC: noCRC, SameHost: samehost.Off}

@@ -20,8 +20,8 @@ type Transfer struct { // [D-40]
 }
 
 // StartWrite begins to send p, which belongs to the connection until Wait returns. Several writes
-// may be under way, and the peer can then fetch them all at once. The error matches net.ErrClosed
-// after Close.
+// may be under way, and the peer can then fetch all at once. The error matches net.ErrClosed after
+// Close.
 func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -77,7 +77,7 @@ func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
 func (t *Transfer) Done() <-chan struct{} { return t.done }
 
 // Cancel asks to end the transfer early. The transfer then ends with the exact count of bytes
-// moved, possibly all of them. A transfer that has ended is not affected.
+// moved, possibly all of them. An ended transfer is not affected.
 func (t *Transfer) Cancel() {
 	t.c.mu.Lock()
 	defer t.c.unlock()
@@ -86,9 +86,9 @@ func (t *Transfer) Cancel() {
 	}
 }
 
-// Wait waits for the end of the transfer and returns its count. The error is nil, io.EOF, or the
-// reason for a short count. If ctx ends first, Wait cancels the transfer, waits for its end, and
-// returns the cause of ctx with the count. The deadlines of the connection do not apply.
+// Wait waits for the end of the transfer and returns the count of bytes. The error is nil, io.EOF,
+// or the reason for a short count. If ctx ends first, Wait cancels the transfer, waits for its end,
+// and returns the cause of ctx with the count. The deadlines of the connection do not apply.
 func (t *Transfer) Wait(ctx context.Context) (int, error) {
 	name, h := "write", &t.c.wd
 	if t.o.read {

@@ -38,8 +38,8 @@ func (c *Conn) urgentCame(a *sdpcore.Action) {
 	c.urg.notify()
 }
 
-// WriteUrgent sends p, and marks its last byte as urgent. The urgent byte is announced to the peer
-// before bytes that wait to be sent. Count and errors are as for Write.
+// WriteUrgent sends p, and marks the last byte as urgent. The urgent byte is announced to the peer
+// before other waiting bytes are sent. Count and errors are as for Write.
 func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-3]
 	c.mu.Lock()
 	defer c.unlock()
@@ -64,7 +64,7 @@ func (c *Conn) Urgent() <-chan struct{} { // [SDP-9.5.3-9]
 }
 
 // UrgentMark returns the number of bytes to read before the newest arrived urgent byte. ok is false
-// if none has arrived, or if it was read already.
+// if no urgent byte has arrived, or the newest was read already.
 func (c *Conn) UrgentMark() (before int, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -76,8 +76,8 @@ func (c *Conn) UrgentMark() (before int, ok bool) {
 }
 
 // ReadMarked reads like Read, and returns in mark the index of the urgent byte in p[:n], or -1 if
-// there is none. Of several urgent bytes it returns the newest, like TCP. With Options.UrgentApart
-// no urgent byte is in the stream, and mark is -1.
+// there is none. Of several urgent bytes, mark is the newest, like TCP. With Options.UrgentApart no
+// urgent byte is in the stream, and mark is -1.
 func (c *Conn) ReadMarked(p []byte) (n, mark int, err error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -89,8 +89,8 @@ func (c *Conn) ReadMarked(p []byte) (n, mark int, err error) {
 	return n, int(c.urg.newest - begin), err
 }
 
-// ReadUrgent returns the oldest urgent byte that was kept out of the stream, see
-// Options.UrgentApart. The error matches ErrNoUrgent if there is none.
+// ReadUrgent returns the oldest urgent byte kept out of the stream, see Options.UrgentApart. The
+// error matches ErrNoUrgent if there is none.
 func (c *Conn) ReadUrgent() (byte, error) {
 	c.mu.Lock()
 	defer c.unlock()

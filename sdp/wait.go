@@ -9,7 +9,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A half is one direction of a connection, for the calls that wait in it.
+// A half is a direction of a connection, for the calls waiting there.
 type half struct {
 	deadline
 
@@ -17,7 +17,7 @@ type half struct {
 	calls attend.Waiters // guarded by mu
 }
 
-// finish marks o as done and wakes its call.
+// finish marks o as done and wakes the waiting call.
 func (h *half) finish(o *op) {
 	h.mu.Lock()
 	o.done = true
@@ -36,7 +36,7 @@ func (h *half) letGo(o *op) {
 // ReadyLocked implements [attend.Condition] for the call of o.
 func (o *op) ReadyLocked() (bool, error) { return o.done || o.free, nil }
 
-// await waits until o is done, or its call may return. If bounded is true, a passed deadline
+// await waits until o is done, or the call of o may return. If bounded is true, a passed deadline
 // cancels o. await is called and returns with mu held.
 func (c *Conn) await(o *op, bounded bool) {
 	h := &c.wd
@@ -44,7 +44,7 @@ func (c *Conn) await(o *op, bounded bool) {
 		h = &c.rd
 		c.held.wary = c.held.isWary()
 	} else if !o.free {
-		// Credit most likely arrives soon; waiting for it costs less than copying the bytes.
+		// Credit most likely arrives soon; waiting costs less than copying the bytes.
 		o.late = c.now() + patienceTime
 	}
 	ctx := context.Context(&h.deadline)
@@ -95,7 +95,7 @@ func (w *waiting) Near() bool { return (*Conn)(w).progress().Near() }
 // SleepAt implements [attend.SourceSleeper].
 func (w *waiting) SleepAt(s *attend.Sleeper) bool { return (*Conn)(w).progress().SleepAt(s) }
 
-// cancel asks the machine to end o early. A write that waits only for TCP ends at once.
+// cancel asks the machine to end o early. A write waiting only for TCP ends at once.
 func (c *Conn) cancel(o *op) {
 	o.cancel = true
 	switch {
@@ -110,8 +110,8 @@ func (c *Conn) cancel(o *op) {
 	}
 }
 
-// keepSends ends the writes that wait only for TCP, which may take a long time if the network is
-// down. Their unsent bytes are copied. [D-32]
+// keepSends ends the writes waiting only for TCP. TCP may take a long time if the network is down.
+// The unsent bytes of the writes are copied. [D-32]
 func (c *Conn) keepSends() {
 	c.qp.KeepSends()
 	for i := range c.send.backlog { // the requests of the backlog refer to that memory too
