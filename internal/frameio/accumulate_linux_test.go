@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestPilesUp checks that all frames arrive in order, followed by the end of the stream, whatever
-// happens during a pause of the receiver.
+// TestPilesUp: all frames arrive in order, followed by the end of the stream, whatever happens
+// during a pause of the receiver.
 func TestPilesUp(t *testing.T) {
 	for round := range 3 {
 		nc, peer := testkit.TCPPair(t)

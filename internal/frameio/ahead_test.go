@@ -48,8 +48,8 @@ func (s *seer) see(to *Plan) {
 	}
 }
 
-// TestLookAhead checks that arrived bytes can be peeked at any offset and remain unread, and that a
-// later peek at the socket returns the next unread byte.
+// TestLookAhead: arrived bytes can be peeked at any offset and remain unread, and a later peek at
+// the socket returns the next unread byte.
 func TestLookAhead(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(8, 9))

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// CopyLimit is the payload length in bytes up to which copying into the
-	// send buffer is cheaper than one more vector entry.
+	// CopyLimit is the payload length in bytes up to which copying into the send buffer is cheaper
+	// than another vector entry.
 	CopyLimit = 1024
 
 	// MaxHeader is the largest number of bytes Header returns: a short frame.
@@ -25,22 +25,21 @@ const (
 	// only delay the peer's work on the first frames.
 	batchBytes = 512 << 10
 
-	// aheadBytes is the size where a batch ends if the peer predicts frames and reads many of
-	// them at once: one call writes 1 MiB of payload with its headers.
+	// aheadBytes is the size where a batch ends if the peer predicts frames and reads many at once:
+	// a single call writes 1 MiB of payload with the headers.
 	aheadBytes = 1100 << 10
 
 	// frameSlack is the free slab space below which a batch is full: room for the headers of another
 	// frame, a short payload and a trailer.
 	frameSlack = MaxHeader + 512 + trailerSlack
 
-	// trailerSlack is the number of slab bytes that no payload may use, so that a frame of many short
-	// pieces has room for its trailer.
+	// trailerSlack is the number of slab bytes denied to payload, so that a frame of many short
+	// pieces has room for the trailer.
 	trailerSlack = 64
 )
 
-// A Batch gathers frames for one write. It is filled in [Protocol.Fill]: for
-// each frame, Header, then Data for each piece of payload, then Header again
-// for a trailer.
+// A Batch gathers frames for one write. [Protocol.Fill] fills it: for each frame, Header, then Data
+// for each piece of payload, then Header again for a trailer.
 type Batch struct {
 	slab  []byte       // copied bytes; the capacity never changes, so that vecs stay valid
 	start int          // offset of the slab bytes that are not yet in vecs
@@ -65,7 +64,7 @@ var batches = sync.Pool{New: func() any {
 // batch.
 func (b *Batch) Full() bool { return b.FullFor(false) }
 
-// FullFor is Full for a given next frame. ahead means that the frame continues a message whose end
+// FullFor is Full for a given next frame. ahead is true if the frame continues a message whose end
 // the peer knows. The limit is higher then, because the peer predicts the frame.
 func (b *Batch) FullFor(ahead bool) bool {
 	limit := batchBytes
@@ -77,7 +76,7 @@ func (b *Batch) FullFor(ahead bool) bool {
 	return full
 }
 
-// LeaveMore records that Fill left frames for the next batch although this one is not full.
+// LeaveMore records that Fill left frames for the next batch although the batch is not full.
 func (b *Batch) LeaveMore() { b.more = true }
 
 // Len returns the number of bytes in the batch.
@@ -116,12 +115,11 @@ func (b *Batch) Copies(n int) bool {
 }
 
 // Short returns scratch memory of CopyLimit bytes. Before the next call of Short, the caller gives
-// the memory to Data, which copies it.
+// the memory to Data for copying.
 func (b *Batch) Short() []byte { return b.short[:] }
 
-// Pin takes over the pin of ref until the batch is written. A protocol that sends many pieces of
-// one region pins the first piece and uses [Batch.Pinned] for the others, which saves most of the
-// pins.
+// Pin takes over the pin of ref until the batch is written. For many pieces of one region, a
+// protocol pins the first piece and uses [Batch.Pinned] for the others, to save most of the pins.
 func (b *Batch) Pin(ref regmem.Ref) {
 	if !ref.Pins() {
 		return
@@ -131,21 +129,21 @@ func (b *Batch) Pin(ref regmem.Ref) {
 	b.last = ref
 }
 
-// Pinned returns the pin the batch took last, if it pins r and the memory of r cannot fault. Pieces
-// from [regmem.Ref.Access] on that pin may be given to Data without another pin.
+// Pinned returns the batch's last pin, if r is its region and the memory of r cannot fault. Pieces
+// from [regmem.Ref.Access] on the returned pin may be given to Data without another pin.
 func (b *Batch) Pinned(r *regmem.Region) (ref regmem.Ref, ok bool) {
 	return b.last, regmem.RegionOf(b.last) == r && r != nil && !b.last.Guarded()
 }
 
-// Bytes is Data for memory that needs no pin. The memory must not change until Sent.
+// Bytes is Data for memory without a pin. The memory must not change until Sent.
 func (b *Batch) Bytes(p []byte) {
 	b.Data(regmem.Of(p))
 }
 
-// Pieces returns the number of further pieces of payload that fit into the batch.
+// Pieces returns the number of further pieces of payload with room in the batch.
 func (b *Batch) Pieces() int { return (maxVecs - 2 - len(b.vecs)) / 2 }
 
-// close appends the bytes at the end of the slab to vecs, if they are not yet there.
+// close appends to vecs the bytes at the end of the slab, unless already there.
 func (b *Batch) close() {
 	if b.start < len(b.slab) {
 		b.vecs = append(b.vecs, b.slab[b.start:len(b.slab):len(b.slab)])
@@ -153,7 +151,7 @@ func (b *Batch) close() {
 	}
 }
 
-// written removes the first n bytes, which were written, and reports whether the batch is empty.
+// written removes the first n bytes after a write, and reports whether the batch is empty.
 func (b *Batch) written(n int) bool {
 	b.bytes -= n
 	i := 0
@@ -176,7 +174,7 @@ func (b *Batch) release() {
 	b.last = regmem.Ref{}
 }
 
-// detach makes bytes that a socket has taken, but not counted as written, independent of the batch.
+// detach makes bytes taken by a socket, but not counted as written, independent of the batch.
 func (b *Batch) detach() {
 	if b.to != nil && b.bytes > 0 {
 		b.to.Detach()
@@ -194,8 +192,8 @@ func (b *Batch) reset() {
 	b.start, b.bytes, b.more, b.guarded, b.gone = 0, 0, false, false, false
 }
 
-// own copies the referenced bytes that are not written yet and releases the pins. If memory was
-// unmapped, it sets gone.
+// own copies the referenced bytes not written yet, and releases the pins. If memory was unmapped,
+// own sets gone.
 func (b *Batch) own() {
 	b.detach()
 	for i, v := range b.vecs {

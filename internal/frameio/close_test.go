@@ -86,8 +86,8 @@ var states = map[string]func(t *testing.T, a, b *lengthFramed){
 	},
 }
 
-// TestEndsInEveryState checks that every method that ends a connection returns in every state, and
-// that no method of the protocol runs afterwards. TestMain finds goroutines that still run.
+// TestEndsInEveryState: every method that ends a connection returns in every state, and no method
+// of the protocol runs afterwards. TestMain finds goroutines that still run.
 func TestEndsInEveryState(t *testing.T) {
 	ways := map[string]func(c *Conn){
 		"Close":      func(c *Conn) { c.Close() },
@@ -181,8 +181,7 @@ func (p *blockedFailure) Failed(error) {
 	<-p.leave
 }
 
-// TestCloseWaits checks that Close waits for running methods of the protocol, in either role or in
-// none.
+// TestCloseWaits: Close waits for running methods of the protocol, in either role or in none.
 func TestCloseWaits(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		for _, role := range []string{"send", "receive", "none"} {
@@ -215,8 +214,8 @@ func TestCloseWaits(t *testing.T) {
 	})
 }
 
-// TestShutdownDelivers checks that frames queued before Shutdown are delivered, followed by the end
-// of the stream.
+// TestShutdownDelivers: frames queued before Shutdown are delivered, followed by the end of the
+// stream.
 func TestShutdownDelivers(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -246,8 +245,8 @@ func TestShutdownDelivers(t *testing.T) {
 	})
 }
 
-// TestCloseAfterGivesUp checks that CloseAfter closes after the given time if the peer never ends
-// its direction.
+// TestCloseAfterGivesUp: CloseAfter closes after the given time if the peer never ends its
+// direction.
 func TestCloseAfterGivesUp(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -261,7 +260,7 @@ func TestCloseAfterGivesUp(t *testing.T) {
 	})
 }
 
-// TestAbortResets checks that the peer of Abort sees a reset instead of an orderly end.
+// TestAbortResets: the peer of Abort sees a reset instead of an orderly end.
 func TestAbortResets(t *testing.T) {
 	for _, k := range kinds[:2] { // a pipe cannot be reset
 		t.Run(k.name, func(t *testing.T) {
@@ -280,7 +279,7 @@ func TestAbortResets(t *testing.T) {
 	}
 }
 
-// TestCloseClosesTheStream checks that the stream is closed after Close, and soon after Abort.
+// TestCloseClosesTheStream: the stream is closed after Close, and soon after Abort.
 func TestCloseClosesTheStream(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

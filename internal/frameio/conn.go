@@ -12,29 +12,29 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A Protocol builds the frames a Conn sends and consumes the frames it receives. Methods of one
+// A Protocol builds the frames to send and consumes the received frames of a Conn. Methods of one
 // role are never called concurrently with each other; the two roles run independently. No method
 // may block or call Close.
 type Protocol interface {
 	// Fill appends frames to b until [Batch.Full] or until the queue is empty. In both cases the
-	// Conn calls Fill again when necessary: for the next batch, or after the next Kick. If Fill
-	// stops earlier, it calls [Batch.LeaveMore]. [send role]
+	// Conn calls Fill again when necessary: for the next batch, or after the next Kick. A Fill that
+	// stops earlier calls [Batch.LeaveMore]. [send role]
 	Fill(b *Batch)
 
 	// Sent reports that the kernel has taken every frame of the last Fill, so that the memory of the
 	// frames may be reused. Sent must not deregister memory. [send role]
 	Sent()
 
-	// Receive consumes the complete frames at the front of p and returns their length, n. If mayPlan
-	// is set, which only happens for a [Planner], Receive may also begin a long frame that is only
-	// partly in p: it copies the payload that has arrived to its place and returns the number of
-	// missing payload bytes, which are then read directly to the places Plan returns. p is reused
-	// after the call. ErrEnough leaves the bytes of p after n for the next Receive. Any other error
-	// ends the connection. [receive role]
+	// Receive consumes the complete frames at the front of p and returns their length, n. If
+	// mayPlan is set, Receive may also begin a long frame only partly in p: Receive copies the
+	// arrived payload to its place and returns the number of missing payload bytes. The next reads
+	// put the missing bytes directly in the places Plan returns. mayPlan is set for a [Planner]
+	// only. p is reused after the call. ErrEnough leaves the bytes of p after n for the next
+	// Receive. Any other error ends the connection. [receive role]
 	Receive(p []byte, mayPlan bool) (n, missing int, err error)
 
-	// Drained reports that every arrived byte was handled, so that acknowledgements should be sent
-	// now. [receive role]
+	// Drained reports that every arrived byte was handled: the time to send acknowledgements.
+	// [receive role]
 	Drained()
 
 	// Failed reports, once, why the connection cannot continue. err is io.EOF after an orderly end
@@ -47,35 +47,35 @@ type Protocol interface {
 
 // A Planner is a Protocol whose long frames need not pass through the staging buffer.
 type Planner interface {
-	// Plan adds to p the places for the bytes of the next read. It is called before each read that
-	// may belong to a long frame, because access rights may have changed since the last read. The
-	// places stay pinned until Landed. If payload of the current frame is missing, p.Frame must
-	// have a place for at least one byte. [receive role]
+	// Plan adds to p the places for the bytes of the next read. The Conn calls Plan before each
+	// read possibly within a long frame, because access rights may have changed since the last
+	// read. The places stay pinned until Landed. If payload of the current frame is missing,
+	// p.Frame must have a place for at least one byte. [receive role]
 	Plan(p *Plan) error
 
 	// Landed reports where the last read put its bytes. The first frame bytes belong to the current
 	// frame. The next after bytes begin at the first predicted header, and may extend beyond the
-	// predicted frames. The protocol consumes predicted frames in order, as Receive would. It stops at
-	// the first frame that does not match, or of which the header and one byte have not arrived. It
-	// may move payload, but never onto a later prediction. taken is the number of the after bytes that
-	// were consumed; Receive gets the others. missing is the number of payload bytes missing of the
-	// last frame. [receive role]
+	// predicted frames. The protocol consumes predicted frames in order, as Receive would. Landed
+	// stops at the first frame that does not match, or lacks the header or the first byte after the
+	// header. The protocol may move payload, but never onto a later prediction. taken is the number
+	// of after bytes consumed; Receive gets the others. missing is the number of payload bytes
+	// missing of the last frame. [receive role]
 	Landed(p *Plan, frame, after int) (taken, missing int, err error)
 }
 
-// A SendFailer is a Protocol that is notified when its sending direction fails, even if Failed has
-// already reported an orderly end of the receiving direction.
+// A SendFailer is a Protocol with a notification when the sending direction fails, even if Failed
+// has already reported an orderly end of the receiving direction.
 type SendFailer interface {
-	// SendFailed reports that nothing more can be sent. If this is the first failure, Failed was
-	// called just before. SendFailed is called without a role.
+	// SendFailed reports that nothing more can be sent. For the first failure of the Conn, Failed
+	// was called just before. SendFailed is called without a role.
 	SendFailed(err error)
 }
 
-// A Deliverer is a Protocol that notifies its consumer after a Receive, and after a Sent that ran
-// in another goroutine than Kick.
+// A Deliverer is a Protocol that notifies the consumer after a Receive, and after a Sent in another
+// goroutine than Kick.
 type Deliverer interface {
-	// Deliver is called without a role, by one or several goroutines at a time. It reports whether
-	// bytes that were left by ErrEnough should wait for a consumer that is about to poll. [no role]
+	// Deliver is called without a role, by one or several goroutines at a time. keep reports
+	// whether bytes left by ErrEnough should wait for a consumer that is about to poll. [no role]
 	Deliver() (keep bool)
 }
 
@@ -111,8 +111,8 @@ type Conn struct {
 	wg       sync.WaitGroup
 }
 
-// New returns a Conn that uses nc and owns it. The Conn reads nothing before Start and writes
-// nothing before the first Kick; until then the caller may still use nc.
+// New returns a Conn that owns nc. The Conn reads nothing before Start and writes nothing before
+// the first Kick; until then the caller may still use nc.
 func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable}
 	c.planner, _ = p.(Planner)
@@ -130,9 +130,9 @@ func (c *Conn) InPlace() bool { return c.sock.Load() != nil }
 // After Close, Start does nothing.
 func (c *Conn) Start(early []byte) { c.start(early, false) }
 
-// StartPolled is Start for a caller that will poll first and call Unpoll later. Until Unpoll no
-// other goroutine waits for the socket, and nothing is received except in Poll. On a portable
-// stream StartPolled is Start.
+// StartPolled is Start for callers who poll first and call Unpoll later. Until Unpoll no other
+// goroutine waits for the socket, and nothing is received except in Poll. On a portable stream
+// StartPolled is Start.
 func (c *Conn) StartPolled(early []byte) { c.start(early, true) }
 
 func (c *Conn) start(early []byte, polled bool) {
@@ -158,8 +158,8 @@ func (c *Conn) start(early []byte, polled bool) {
 	}
 }
 
-// take chooses the fast path or the portable path, at the first call, which precedes the first read
-// or write.
+// take chooses the fast path or the portable path, at the first call, before the first read or
+// write.
 func (c *Conn) take() {
 	c.taken.Do(func() {
 		if !c.portable {
@@ -196,7 +196,7 @@ func (c *Conn) Control(f func(fd uintptr)) error {
 	return raw.Control(f)
 }
 
-// Go runs f in a goroutine that works for the connection.
+// Go runs f in a goroutine working for the connection.
 func (c *Conn) Go(f func()) { attend.Go(c.sock.Load() != nil, f) }
 
 // fail reports the first failure to the protocol, unless Close or Abort was called.
@@ -232,8 +232,8 @@ func (c *Conn) Shutdown() {
 }
 
 // Abort resets the connection and drops queued frames. It does not block. Methods of the Protocol
-// may call Abort; those that are running may continue for a moment, and [Conn.Close] waits for
-// them. Abort does nothing after Abort or Close.
+// may call Abort. A method already running may continue for a moment, and [Conn.Close] waits for
+// its end. Abort does nothing after Abort or Close.
 func (c *Conn) Abort() {
 	if c.closing.Swap(true) {
 		return
@@ -242,7 +242,7 @@ func (c *Conn) Abort() {
 	go c.tearDown()
 }
 
-// Reset is Abort followed by Close. Methods of the Protocol must not call it.
+// Reset is Abort followed by Close. Methods of the Protocol must not call Reset.
 func (c *Conn) Reset() error {
 	if !c.closing.Swap(true) {
 		c.reset.Store(true)
@@ -250,8 +250,8 @@ func (c *Conn) Reset() error {
 	return c.Close()
 }
 
-// Close closes the stream at once and waits until no method of the Protocol runs. Bytes that the
-// kernel has are still delivered, as for any socket. Methods of the Protocol must not call Close.
+// Close closes the stream at once and waits until no method of the Protocol runs. Bytes already in
+// the kernel are still delivered, as for any socket. Methods of the Protocol must not call Close.
 // The error is always nil.
 func (c *Conn) Close() error {
 	c.closing.Store(true)
@@ -281,8 +281,8 @@ func (c *Conn) CloseAfter(d time.Duration) error {
 	return c.Close()
 }
 
-// tearDown closes the stream, once no reader can be using it. Only the first call does so; a later
-// one waits for the first.
+// tearDown closes the stream, once no reader can be using it. Only the first call does so; later
+// calls wait for the first.
 func (c *Conn) tearDown() {
 	c.torn.Do(func() {
 		c.att.Close(func() {

@@ -9,8 +9,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestNoAllocations checks that a message each way, sent by Kick and received by Poll, allocates
-// nothing.
+// TestNoAllocations: a message each way, sent by Kick and received by Poll, allocates nothing.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("under the race detector pools forget at random")
@@ -47,8 +46,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestIdleMemory checks that an idle connection has neither a staging buffer nor a batch. It
-// measures 500 connections with both ends in this process.
+// TestIdleMemory: an idle connection has neither a staging buffer nor a batch. It measures 500
+// connections with both ends in this process.
 func TestIdleMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's own memory would be measured")

@@ -1,6 +1,6 @@
-// Package frameio sends and receives frames over a stream. It sends queued frames in batches, with
-// one gathered write each. It reads arriving bytes into one staging buffer and passes many frames
-// on at a time. The package knows no protocol; a [Protocol] builds and parses the frames.
+// Package frameio sends and receives frames over a stream. Queued frames leave in batches, with one
+// gathered write each. Arriving bytes are read into a staging buffer, many frames at a time. The
+// package knows no protocol; a [Protocol] builds and parses the frames.
 //
 // # Sending
 //
@@ -13,16 +13,16 @@
 // # Receiving
 //
 // An Attention of internal/attend decides which goroutine reads: a consumer inside [Conn.Poll], a
-// poller that idle connections share, or a goroutine of a busy connection. This package does the
+// poller shared by idle connections, or a goroutine of a busy connection. Package frameio does the
 // reading for the Attention and stages the bytes.
 //
-// Before each read that may belong to a long frame, the protocol returns a [Plan]: the places of
-// the missing bytes of the current frame, and the frames that it expects next. One read then puts
-// many frames in place, because the kernel scatters headers and payloads. This costs both ends less
-// than one read per frame. The bytes of a wrong prediction are copied to staging.
+// Before each read possibly within a long frame, the protocol returns a [Plan]: the places of the
+// missing bytes of the current frame, and the frames expected next. A single read then puts many
+// frames in place, because the kernel scatters headers and payloads. Both ends spend less than with
+// a read per frame. The bytes of a wrong prediction are copied to staging.
 //
 // On Linux, a connection whose socket can be taken uses the fast path (recvmsg and sendmsg on the
-// socket). Any other net.Conn (TLS, captures, pipes, other systems) uses the portable path: one
+// socket). Any other net.Conn (TLS, captures, pipes, other systems) uses the portable path: a
 // goroutine calls Read, and another calls Write.
 //
 // # Ownership

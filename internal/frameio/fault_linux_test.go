@@ -32,8 +32,8 @@ func mappedFile(t *testing.T, size int) (f *os.File, mem []byte) {
 	return f, mem
 }
 
-// TestFaultWhileSending checks that a connection ends if a mapped file shrinks while the file's
-// bytes are queued, and that nothing else is affected.
+// TestFaultWhileSending: a connection ends if a mapped file shrinks while the file's bytes are
+// queued, and nothing else is affected.
 func TestFaultWhileSending(t *testing.T) {
 	const size = 1 << 20
 	everyKind(t, func(t *testing.T, k kind) {

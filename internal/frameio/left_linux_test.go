@@ -14,9 +14,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestLeft checks that bytes a protocol leaves by ErrEnough are received although no arrival
-// follows. Usually the reading goroutine receives them at once. If the protocol keeps them for a
-// consumer, the next poll receives them; without a poll, another goroutine receives them soon.
+// TestLeft: bytes a protocol leaves by ErrEnough are received although no arrival follows. Usually
+// the reading goroutine receives them at once. If the protocol keeps them for a consumer, the next
+// poll receives them; without a poll, another goroutine receives them soon.
 func TestLeft(t *testing.T) {
 	for _, from := range []attend.State{attend.Shared, attend.Dedicated, attend.Reserved} {
 		t.Run(from.String(), func(t *testing.T) {
@@ -114,8 +114,8 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestLeftStays checks that a connection with staged bytes keeps its attendant, because only an
-// arrival would wake a shared poller.
+// TestLeftStays: a connection with staged bytes keeps its attendant, because only an arrival would
+// wake a shared poller.
 func TestLeftStays(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	defer peer.Close()
@@ -145,8 +145,8 @@ func TestLeftStays(t *testing.T) {
 	}
 }
 
-// TestEndBehindEnough checks that the end of the stream is found even if the protocol returned
-// ErrEnough after it was shown all bytes. Nothing else reports the end.
+// TestEndBehindEnough: the end of the stream is found even if the protocol returned ErrEnough after
+// it was shown all bytes. Nothing else reports the end.
 func TestEndBehindEnough(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		nc, peer := testkit.TCPPair(t)

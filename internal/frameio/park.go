@@ -2,18 +2,17 @@ package frameio
 
 import "time"
 
-// A peer that copies a batch directly out of our memory takes about as long as the copy. A
-// goroutine that polled for the end of the copy would take a processor from the consumer, which
-// polls anyway. So the send role is parked during the copy: no goroutine holds it, and a poll of
-// the consumer resumes it. If the consumer stops polling, a goroutine takes the role again.
+// If the peer copies a batch directly out of our memory, the send takes as long as the copy. A
+// goroutine polling for the end of the copy would take a processor from the consumer, although the
+// consumer polls anyway. So the send role is parked during the copy: no goroutine holds the role,
+// and a poll of the consumer resumes it. If the consumer stops polling, a goroutine takes the role
+// again.
 
-// parkTime is the least time after which a goroutine resumes a parked role that no poll has
-// resumed.
+// parkTime is the least time before a goroutine resumes a parked role, if no poll has resumed it.
 const parkTime = time.Millisecond
 
-// park parks the send role, whose batch waits for the peer, and reports whether it did. It does so
-// only if the consumer has polled since the role last waited, and the peer still has to copy bytes
-// of the batch.
+// park parks the send role, whose batch waits for the peer, and returns true, only if the consumer
+// has polled since the role last waited, and the peer still has to copy bytes of the batch.
 func (c *Conn) park() bool {
 	t := &c.tx
 	looks := c.att.Looks()
@@ -46,8 +45,8 @@ func (c *Conn) unpark() {
 	}
 }
 
-// takeUp resumes the parked send role in a poll of the consumer, and reports whether it did. It
-// returns false if the role is not parked or the peer has not copied the batch yet.
+// takeUp resumes the parked send role in a poll of the consumer, and returns true. It returns false
+// if the role is not parked or the peer has not copied the batch yet.
 func (c *Conn) takeUp() bool {
 	t := &c.tx
 	if !t.parked.CompareAndSwap(true, false) {
@@ -66,8 +65,8 @@ func (c *Conn) takeUp() bool {
 	return true
 }
 
-// watch waits until no park has happened for parkTime, which means that the consumer has stopped
-// polling. It then passes a parked role to a goroutine.
+// watch waits until no park has happened for parkTime: the consumer has stopped polling then.
+// Afterwards watch passes a parked role to a goroutine.
 func (c *Conn) watch() {
 	t := &c.tx
 	for last := t.parks.Load(); ; {

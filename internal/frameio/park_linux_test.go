@@ -40,9 +40,9 @@ func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, do
 	return a, b, fs, lent, done
 }
 
-// TestParkedAtWork checks that every frame is sent, whatever the consumer does while the peer
-// copies frames out of lent memory. The test overwrites each frame once the frame is reported as
-// sent, because the peer must not read the frame after that.
+// TestParkedAtWork: every frame is sent, whatever the consumer does while the peer copies frames
+// out of lent memory. The test overwrites each frame once the frame is reported as sent, because
+// the peer must not read the frame after that.
 func TestParkedAtWork(t *testing.T) {
 	a, _, _, lent, done := lendingPair(t, 600)
 	cleared := 0
@@ -74,8 +74,8 @@ func TestParkedAtWork(t *testing.T) {
 	}
 }
 
-// TestParkedAndLeft checks that a parked role is resumed when the consumer stops polling: at once
-// if the consumer calls Unpoll or the connection is closed, and otherwise soon.
+// TestParkedAndLeft: a parked role is resumed when the consumer stops polling: at once if the
+// consumer calls Unpoll or the connection is closed, and otherwise soon.
 func TestParkedAndLeft(t *testing.T) {
 	for name, leave := range map[string]func(c *Conn){
 		"waits":   (*Conn).Unpoll,
@@ -117,8 +117,8 @@ func TestParkedAndLeft(t *testing.T) {
 	}
 }
 
-// TestParkedPins checks that a region a parked role has pinned can be deregistered at once, and
-// that a connection closed with a parked role holds no pins.
+// TestParkedPins: a region a parked role has pinned can be deregistered at once, and a connection
+// closed with a parked role holds no pins.
 func TestParkedPins(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closes=%t", closes), func(t *testing.T) {

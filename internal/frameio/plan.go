@@ -10,18 +10,18 @@ import (
 )
 
 // A Plan has the places for the bytes of the next read: places for the missing bytes of the current
-// frame, and the frames the protocol predicts after it. So one read puts many long frames in place.
-// Fewer reads also make sender and receiver compete less for the socket.
+// frame, and the frames the protocol predicts after it. So a single read puts many long frames in
+// place. Fewer reads also make sender and receiver compete less for the socket.
 type Plan struct {
 	// Frame is the places of the missing bytes of the current frame, in order. It may end before
 	// the last missing byte.
 	Frame [][]byte
 
-	// Predicted is the frames that should follow. A read uses them only if Frame has room for all
+	// Predicted is the frames expected next. A read uses Predicted only if Frame has room for all
 	// missing bytes.
 	Predicted []Prediction
 
-	// Guarded means that the memory of these places may be unmapped. A read into unmapped memory ends
+	// Guarded means that the memory of the places may be unmapped. A read into unmapped memory ends
 	// the connection, unless only a prediction has placed bytes there.
 	Guarded bool
 
@@ -32,7 +32,8 @@ type Plan struct {
 // A Prediction is a frame the protocol has not begun to consume.
 type Prediction struct {
 	Header []byte // the bytes between the previous payload and this one, filled by the read
-	// The predicted place of the payload, with its length. A wrong prediction puts other bytes there.
+	// The predicted place of the payload, as long as the payload. A wrong prediction puts other
+	// bytes there.
 	Place []byte
 }
 
@@ -59,15 +60,15 @@ func (p *Plan) over() {
 	p.Frame, p.Predicted = p.Frame[:0], p.Predicted[:0]
 }
 
-// MaxAhead is the greatest number of bytes that should be read before their headers are known. If
-// the prediction is wrong, these bytes must be copied.
+// MaxAhead is the greatest number of bytes to read before the headers are known. If the prediction
+// is wrong, all of the bytes must be copied.
 const MaxAhead = 1 << 20
 
 const (
 	maxHeader = 64 // longest header of a predicted frame
 
-	// minPredictions and maxPredictions bound the number of frames predicted at a time, which
-	// depends on whether predictions were right.
+	// minPredictions and maxPredictions bound the number of frames predicted at a time. The number
+	// depends on the success of earlier predictions.
 	minPredictions = 4
 	maxPredictions = 36
 )
@@ -94,10 +95,10 @@ func (r *receiver) mayPredict() int {
 	return max(int(r.ahead.atOnce), minPredictions)
 }
 
-// LooksAhead reports whether LookAhead works on this system: true until a peek has failed.
+// LooksAhead reports whether the system supports LookAhead: true until a peek has failed.
 func LooksAhead() bool { return sock.PeeksAhead() }
 
-// Ahead returns the number of arrived bytes that LookAhead can read: 0 if LooksAhead is false.
+// Ahead returns the number of arrived bytes readable by LookAhead: 0 if LooksAhead is false.
 func (c *Conn) Ahead() int {
 	if !sock.PeeksAhead() {
 		return 0
@@ -105,10 +106,10 @@ func (c *Conn) Ahead() int {
 	return c.Pending()
 }
 
-// LookAhead fills p with unread bytes, beginning off bytes after the next one, and reports whether
-// all of them had arrived. The bytes remain unread. With LookAhead a protocol can proceed from
-// header to header instead of predicting. A peek costs a small part of a read. Only Plan may call
-// LookAhead.
+// LookAhead fills p with unread bytes, beginning off bytes after the next unread byte, and reports
+// whether all len(p) bytes had arrived. The bytes remain unread. With LookAhead a protocol can
+// proceed from header to header instead of predicting. A peek costs a small part of a read. Only
+// Plan may call LookAhead.
 func (c *Conn) LookAhead(off int, p []byte) bool {
 	c.rx.ahead.peeked = true
 	n, err := c.sock.Load().PeekAt(off, p)
@@ -129,9 +130,9 @@ func (c *Conn) plan(most int) (*Plan, error) {
 	return p, err
 }
 
-// readPlan makes one read call that fills the places of the current frame, then the predicted
-// frames, then staging. Bytes of a wrong prediction are staged as if nothing had been predicted. n
-// is the number of bytes read. room is the number of bytes the call could have read.
+// readPlan makes one read call, to fill the places of the current frame, then the predicted frames,
+// then staging. Bytes of a wrong prediction are staged as if nothing had been predicted. n is the
+// number of bytes read. room is the number of bytes the call could have read.
 func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	r := &c.rx
 	iov := p.Frame
@@ -156,7 +157,7 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	n, err = r.readV(from, iov, p.Guarded)
 	come := max(n, 0)
 	if p.Guarded && n > 0 && n < places {
-		// The read may have ended at unmapped memory, so it does not show whether more bytes have
+		// The read may have ended at unmapped memory, so n does not show whether more bytes have
 		// arrived.
 		room = n
 	}

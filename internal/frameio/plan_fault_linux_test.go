@@ -51,8 +51,8 @@ func mapping(t *testing.T, size, room int) []byte {
 	return mem
 }
 
-// TestPredictionFaults checks that unmapped memory ends the connection if bytes belong there, at
-// once and without another arrival, but not if bytes were only predicted to belong there.
+// TestPredictionFaults: unmapped memory ends the connection if bytes belong there, at once and
+// without another arrival, but not if bytes were only predicted to belong there.
 func TestPredictionFaults(t *testing.T) {
 	const usual, room, size = 20000, 36 << 10, 1 << 20
 	rnd := rand.New(rand.NewPCG(1, 2))

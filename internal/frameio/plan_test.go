@@ -245,7 +245,7 @@ type sated struct{ predictor }
 
 func (*sated) Receive(p []byte, _ bool) (n, missing int, err error) { return len(p), 0, ErrEnough }
 
-// TestLeftBehindStaging checks that bytes that did not fit into staging are also left for later.
+// TestLeftBehindStaging: bytes that did not fit into staging are also left for later.
 func TestLeftBehindStaging(t *testing.T) {
 	_, b := testkit.TCPPair(t)
 	c := New(b, &sated{}, Options{})
@@ -261,8 +261,7 @@ func TestLeftBehindStaging(t *testing.T) {
 	}
 }
 
-// TestManyPieces checks that several reads fill memory that has more pieces than one read call
-// takes.
+// TestManyPieces: several reads fill memory that has more pieces than one read call takes.
 func TestManyPieces(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	g := &predictor{out: make([]byte, 0, 1<<20), shreds: true}
@@ -288,7 +287,7 @@ func TestManyPieces(t *testing.T) {
 	}
 }
 
-// TestPredictionDoubt checks that few predictions are made if most were wrong.
+// TestPredictionDoubt: few predictions are made if most were wrong.
 func TestPredictionDoubt(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	g := &predictor{out: make([]byte, 0, 16<<20)}

@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestStartPolled checks that a connection started by StartPolled receives only in Poll until
-// Unpoll, and that the passive goroutine receives afterwards.
+// TestStartPolled: a connection started by StartPolled receives only in Poll until Unpoll, and the
+// passive goroutine receives afterwards.
 func TestStartPolled(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -43,8 +43,7 @@ func TestStartPolled(t *testing.T) {
 	})
 }
 
-// TestEndPolled checks that a connection that was always polled reports its end and then holds no
-// resources.
+// TestEndPolled: a connection that was always polled reports its end and then holds no resources.
 func TestEndPolled(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

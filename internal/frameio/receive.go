@@ -23,18 +23,20 @@ const (
 	// likely to be right too.
 	shortGlimpse = 2 << 10
 
-	// maxGlimpses is the number of reads without a long frame after which reads fill the whole stage.
-	// The end of a long message and the short messages after it need one or two such reads.
+	// maxGlimpses is the number of reads without a long frame after which reads fill the whole
+	// stage. The end of a long message and the short messages after the end need one or two of the
+	// short reads.
 	maxGlimpses = 4
 
-	// maxFrame is the greatest length of a frame that a protocol may receive through staging.
+	// maxFrame is the greatest length of a frame received through staging.
 	maxFrame = 80 << 10
 
-	// reads bounds the number of reads in one hold of the receive role, for a peer that never pauses.
+	// reads bounds the number of reads in one hold of the receive role, in case the peer never
+	// pauses.
 	reads = 16
 )
 
-// A stage is the memory that one read needs besides the protocol's own.
+// A stage is the memory for a read, besides the protocol's own.
 type stage struct {
 	b    [stageSize]byte
 	plan Plan
@@ -43,8 +45,8 @@ type stage struct {
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
-// A receiver is the receiving half of a Conn: its received bytes and its state. The holder of the
-// receive role owns it.
+// A receiver is the receiving half of a Conn, with received bytes and state. The holder of the
+// receive role owns the receiver.
 type receiver struct {
 	started bool // Start was called
 	closed  bool // Close or Abort was called and no goroutine reads any more
@@ -67,7 +69,7 @@ type receiver struct {
 	ahead ahead
 }
 
-// over returns a channel that is closed when the receiving direction has ended or failed.
+// over returns a channel, closed when the receiving direction has ended or failed.
 func (c *Conn) over() <-chan struct{} {
 	c.att.Lock()
 	defer c.att.Unlock()
@@ -81,7 +83,7 @@ func (c *Conn) over() <-chan struct{} {
 	return r.ended
 }
 
-// end wakes the goroutines that wait for the end of the direction.
+// end wakes the goroutines waiting for the end of the direction.
 func (r *receiver) end() {
 	if !r.over && r.ended != nil {
 		close(r.ended)
@@ -89,16 +91,16 @@ func (r *receiver) end() {
 	r.over = true
 }
 
-// keep stores a copy of the bytes that were read before the start, in early.
+// keep stores in early a copy of the bytes read before the start.
 func (r *receiver) keep(p []byte) {
 	r.early = append([]byte(nil), p...)
 	r.left = len(p) > 0
 }
 
-// Poll reads and handles the bytes in the socket without blocking. It reports whether any arrived
-// or a parked send was resumed. If another goroutine is receiving, Poll returns at once. A consumer
-// that polls keeps other goroutines away from the socket; before it waits, it calls Unpoll. On a
-// portable stream Poll does nothing and returns false.
+// Poll reads and handles the bytes in the socket without blocking, and reports whether bytes
+// arrived or a parked send was resumed. If another goroutine is receiving, Poll returns at once. A
+// polling consumer keeps other goroutines away from the socket, and must call Unpoll before
+// waiting. On a portable stream Poll does nothing and returns false.
 func (c *Conn) Poll() bool {
 	if c.sock.Load() == nil {
 		return false
@@ -107,8 +109,8 @@ func (c *Conn) Poll() bool {
 	return c.att.Poll() || sent
 }
 
-// Polled reports whether a consumer polls at this moment: a consumer makes the receive in progress,
-// or has called Poll during it. [receive role]
+// Polled reports whether a consumer is polling now: a consumer makes the current receive, or has
+// called Poll in the meantime. [receive role]
 func (c *Conn) Polled() bool {
 	r := &c.rx
 	return r.polled || c.att.Looks() != r.before
@@ -117,7 +119,7 @@ func (c *Conn) Polled() bool {
 // Leaves reports whether Receive may return ErrEnough. It is false for a portable stream.
 func (c *Conn) Leaves() bool { return c.sock.Load() != nil }
 
-// Unpoll reports that the consumer stops polling. From then on another goroutine receives. On a
+// Unpoll reports that the consumer stops polling. Another goroutine receives from then on. On a
 // portable stream Unpoll does nothing.
 func (c *Conn) Unpoll() {
 	if c.sock.Load() != nil {
@@ -141,8 +143,8 @@ func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error
 	if err != nil {
 		r.end()
 	}
-	// A polling consumer keeps the buffer, because it polls again soon and getting the buffer takes
-	// a considerable part of an empty poll. Rest frees this buffer. If many bytes arrive, the
+	// A polling consumer keeps the buffer, because the next poll comes soon and getting a buffer
+	// takes a considerable part of an empty poll. Rest frees the buffer. If many bytes arrive, the
 	// buffer returns to the pool, because one buffer for all connections is better for the caches.
 	keep := polled && r.took < longGlimpse && c.att.State() != attend.Shared
 	if r.stage != nil && (r.fill == 0 && !keep || r.over) {
@@ -152,8 +154,7 @@ func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error
 	return got, more, err
 }
 
-// Left implements [attend.Receiver]. It also counts bytes in the socket that no further report
-// announces.
+// Left implements [attend.Receiver]. Left also counts bytes in the socket without a further report.
 func (c *reader) Left() bool { return c.rx.left || c.rx.unread }
 
 // Deliver implements [attend.Receiver]. It returns false if the protocol is no Deliverer.
@@ -162,8 +163,8 @@ func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.delivere
 // Partial implements [attend.Receiver]: payload of the current frame is missing.
 func (c *reader) Partial() bool { return c.rx.missing > 0 }
 
-// Rest implements [attend.Receiver]. It frees the staging buffer before a wait that may be long. A
-// partial frame moves to a buffer of its own size.
+// Rest implements [attend.Receiver]. Rest frees the staging buffer before a possibly long wait. A
+// partial frame moves to a buffer of the frame's size.
 func (c *reader) Rest() {
 	r := &c.rx
 	if r.fill > 0 && r.missing == 0 {
@@ -190,8 +191,8 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 	r.before, r.took, r.unread = c.att.Looks(), 0, false
 	undrained := false
 	if r.fill > 0 && r.missing == 0 {
-		// The protocol has not seen these bytes, which were read before the start, or they begin a frame,
-		// which costs little to pass again.
+		// The protocol has not seen the bytes, because they were read before the start. Or the
+		// bytes begin a frame, and passing the frame again costs little.
 		if err := c.handle(); err == ErrEnough {
 			c.enough(all || !r.polled)
 			return true, false, nil
@@ -232,8 +233,8 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 	return got, true, nil
 }
 
-// enough ends a receive whose protocol returned ErrEnough. reported means that the unread bytes may
-// have been reported already, so that no further report of them will arrive.
+// enough ends a receive whose protocol returned ErrEnough. reported is true if the unread bytes may
+// have been reported already, so that no further report will arrive.
 func (c *Conn) enough(reported bool) {
 	c.proto.Drained()
 	r := &c.rx
@@ -245,7 +246,7 @@ func (r *receiver) unstage() {
 	r.stage = nil
 }
 
-// restage makes sure that there is a staging buffer, and moves the early bytes to it.
+// restage ensures a staging buffer, and moves the early bytes there.
 func (r *receiver) restage() {
 	if r.stage == nil {
 		r.stage = stages.Get().(*stage)
@@ -267,8 +268,8 @@ func (r *receiver) refill() int {
 	return n
 }
 
-// read makes one read call, into planned places first and staging after them. It returns the number
-// of bytes read, and the number of bytes the call could have read. If there are early bytes, read
+// read makes one read call, into planned places first and staging after them. n is the number of
+// bytes read, and room the number of bytes the call could have read. If there are early bytes, read
 // stages them and makes no call.
 func (c *Conn) read() (n, room int, err error) {
 	r := &c.rx
@@ -348,8 +349,8 @@ func (c *Conn) handle() error {
 }
 
 // eof returns the error for an end of stream: io.EOF between frames, io.ErrUnexpectedEOF inside a
-// frame, and ECONNRESET after a reset. The kernel reports a reset once; if a write has consumed
-// that report, the read sees a plain end of stream.
+// frame, and ECONNRESET after a reset. The kernel reports a reset once; if a write has consumed the
+// report, the read sees a plain end of stream.
 func (c *Conn) eof() error {
 	if c.rx.fill > 0 || c.rx.missing > 0 {
 		return io.ErrUnexpectedEOF

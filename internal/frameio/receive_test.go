@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestAnySplittingPortable checks that a stream gives the same frames however reads split it, on
-// the portable path.
+// TestAnySplittingPortable: a stream gives the same frames however reads split it, on the portable
+// path.
 func TestAnySplittingPortable(t *testing.T) {
 	fs := frames(14)
 	for name, faults := range map[string][]testkit.Fault{
@@ -43,8 +43,8 @@ func TestAnySplittingPortable(t *testing.T) {
 	}
 }
 
-// TestAnySplitting checks that a stream gives the same frames however reads split it, on the fast
-// path. The peer writes pieces of all sizes, and the reader sees many of the cuts.
+// TestAnySplitting: a stream gives the same frames however reads split it, on the fast path. The
+// peer writes pieces of all sizes, and the reader sees many of the cuts.
 func TestAnySplitting(t *testing.T) {
 	fs := frames(30)
 	s := stream(fs)
@@ -148,7 +148,7 @@ func TestEveryCut(t *testing.T) {
 	p.close(t)
 }
 
-// TestEarlyBytes checks that the bytes that were read before the start are handled first.
+// TestEarlyBytes: the bytes that were read before the start are handled first.
 func TestEarlyBytes(t *testing.T) {
 	fs := frames(40)
 	s := stream(fs)
@@ -176,7 +176,7 @@ func TestEarlyBytes(t *testing.T) {
 	})
 }
 
-// TestEnds checks that the end of the receiving direction is reported once, with the right error.
+// TestEnds: the end of the receiving direction is reported once, with the right error.
 func TestEnds(t *testing.T) {
 	long := stream([][]byte{make([]byte, 50000)})
 	everyKind(t, func(t *testing.T, k kind) {
@@ -217,7 +217,7 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// TestRefused checks that an error of the protocol ends the direction.
+// TestRefused: an error of the protocol ends the direction.
 func TestRefused(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		// Bytes sent first: the error comes from Receive, or from Plan.
@@ -249,9 +249,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestPassiveTakesOver checks that a poller keeps the connection's goroutine (the passive
-// goroutine) away, and that this goroutine returns about a millisecond after the last poll, or at
-// once after Unpoll.
+// TestPassiveTakesOver: a poller keeps the connection's goroutine (the passive goroutine) away, and
+// this goroutine returns about a millisecond after the last poll, or at once after Unpoll.
 func TestPassiveTakesOver(t *testing.T) {
 	for _, unpoll := range []bool{false, true} {
 		nc, peer := testkit.TCPPair(t)
@@ -294,8 +293,8 @@ func TestPassiveTakesOver(t *testing.T) {
 	}
 }
 
-// TestPollerIsLeftAlone checks that the consumer handles all arrivals as long as it polls, and that
-// the passive goroutine handles none.
+// TestPollerIsLeftAlone: the consumer handles all arrivals as long as it polls, and the passive
+// goroutine handles none.
 func TestPollerIsLeftAlone(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	defer peer.Close()
@@ -340,8 +339,8 @@ func TestPollerIsLeftAlone(t *testing.T) {
 	p.close(t)
 }
 
-// TestPollersShare checks that frames arrive whole and in order while several goroutines poll and
-// the passive goroutine runs too.
+// TestPollersShare: frames arrive whole and in order while several goroutines poll and the passive
+// goroutine runs too.
 func TestPollersShare(t *testing.T) {
 	fs := frames(300)
 	nc, peer := testkit.TCPPair(t)
@@ -374,8 +373,8 @@ func TestPollersShare(t *testing.T) {
 	peer.Close()
 }
 
-// TestFrameTooLong checks that a frame that is too long for staging ends the connection instead of
-// filling memory.
+// TestFrameTooLong: a frame that is too long for staging ends the connection instead of filling
+// memory.
 func TestFrameTooLong(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestResetIsNoEnd checks that a reset is reported as such although a write has consumed the
-// kernel's report, so that the next read finds a plain end of stream.
+// TestResetIsNoEnd: a reset is reported as such although a write has consumed the kernel's report,
+// so that the next read finds a plain end of stream.
 func TestResetIsNoEnd(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	p := newFramed(nc, Options{})

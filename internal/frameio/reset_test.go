@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestReset checks that the peer sees a reset, and that no method of the protocol is called after
-// Reset has returned. A second Reset, or a Reset after Abort, only waits.
+// TestReset: the peer sees a reset, and no method of the protocol is called after Reset has
+// returned. A second Reset, or a Reset after Abort, only waits.
 func TestReset(t *testing.T) {
 	for _, first := range []func(*Conn){func(*Conn) {}, (*Conn).Abort} {
 		x, y := testkit.TCPPair(t)

@@ -55,7 +55,7 @@ func TestRetiredAtWork(t *testing.T) {
 	testkit.Await(t, "a frame after that", more)
 }
 
-// TestCloseWhileRetired checks that Close ends every wait, including a wait that is about to begin.
+// TestCloseWhileRetired: Close ends every wait, including a wait that is about to begin.
 func TestCloseWhileRetired(t *testing.T) {
 	for range 50 {
 		a, b := kinds[0].connect(t)

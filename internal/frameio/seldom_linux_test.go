@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestSeldom checks that no goroutine is started and stopped in each pause of a consumer that
-// receives single messages with pauses.
+// TestSeldom: no goroutine is started and stopped in each pause of a consumer that receives single
+// messages with pauses.
 func TestSeldom(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	var got atomic.Int32

@@ -35,9 +35,9 @@ type sender struct {
 
 	batches counter.Counter // incremented by every write; the holder of the role writes it
 
-	// The holder of the role owns the following fields. mu is held while the batch is filled. It is
-	// also held from the write of the batch until Sent has been called, so that Quiesce never meets a
-	// frame that is written but not yet reported by Sent. mu is free while the holder waits for the
+	// The holder of the role owns the following fields. mu is held while the batch is filled. mu is
+	// also held from the write of the batch until Sent has been called, so that Quiesce never meets
+	// a frame written but not yet reported by Sent. mu is free while the holder waits for the
 	// socket, so that Relinquish and Quiesce can access the batch.
 	mu       perturb.Mutex
 	batch    *Batch
@@ -57,7 +57,7 @@ type sender struct {
 	left chan struct{} // closed when free is set; nil unless a goroutine has waited; guarded by mu
 }
 
-// try writes as much of the batch as the socket takes. If the socket is full, it returns
+// try writes as much of the batch as the socket takes. If the socket is full, the error is
 // ErrWouldBlock. The caller then waits for room, and deregistrations may release the batch's pins
 // meanwhile.
 func (c *Conn) try() error {
@@ -121,7 +121,7 @@ func (c *Conn) drain() {
 	c.drainOn()
 }
 
-// drainOn is drain for a Conn that has a socket.
+// drainOn is drain for a Conn with a socket.
 func (c *Conn) drainOn() {
 	t := &c.tx
 	for n := 0; ; n++ {
@@ -145,8 +145,8 @@ func (c *Conn) drainOn() {
 	}
 }
 
-// sendLater passes the role on after a write that failed with err. If the socket was full, the role
-// is parked, or a goroutine waits for room. After any other error a goroutine ends the direction.
+// sendLater passes the role on after a write failed with err. If the socket was full, the role is
+// parked, or a goroutine waits for room. After any other error a goroutine ends the direction.
 func (c *Conn) sendLater(err error) {
 	switch {
 	case err != sock.ErrWouldBlock:
@@ -156,12 +156,12 @@ func (c *Conn) sendLater(err error) {
 	}
 }
 
-// SendNow sends one frame past the queue, if the send role is free, and reports whether it did. It
-// calls fill, instead of the protocol's Fill, to build the frame in memory Frame returns. SendNow
-// returns false, and sends nothing, if the role is taken, if fill returned false, on a portable
-// stream, and after Shutdown or Close. fill runs in the send role, at most once, and obeys the
-// rules for methods of a Protocol. Sent is called, before SendNow returns or later, when the kernel
-// or the peer has the whole frame. SendNow does not wait for the peer. It is for a short message
+// SendNow sends one frame past the queue, if the send role is free, and reports whether it did.
+// Instead of the protocol's Fill, fill builds the frame, in memory Frame returns. SendNow returns
+// false, and sends nothing, if the role is taken, if fill returned false, on a portable stream, and
+// after Shutdown or Close. fill runs in the send role, at most once, and obeys the rules for
+// methods of a Protocol. Sent is called, before SendNow returns or later, when the kernel or the
+// peer has the whole frame. SendNow does not wait for the peer. Use SendNow for a short message
 // when nothing else is queued.
 func (c *Conn) SendNow(fill func() bool) bool {
 	t := &c.tx
@@ -179,7 +179,7 @@ func (c *Conn) SendNow(fill func() bool) bool {
 }
 
 // Frame returns n bytes for the frame of a SendNow; n is from 1 to MaxHeader. The bytes are in the
-// ring that the peer reads, if there is a ring with room for them, and otherwise in a batch. Their
+// ring read by the peer, if there is a ring with enough room, and otherwise in a batch. Their
 // contents are undefined and may change, because the peer can write to the ring. Only the fill
 // function of a SendNow may call Frame, and only once.
 func (c *Conn) Frame(n int) []byte {
@@ -220,7 +220,7 @@ func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 	return true, err
 }
 
-// sendBatch makes sure that there is a batch, unless the queue is empty. With write, sendBatch
+// sendBatch creates a batch if there is none, unless the queue is empty. With write, sendBatch
 // writes the batch at once. more reports whether a batch or queued frames are left to send.
 func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	t := &c.tx
@@ -237,7 +237,7 @@ func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	return more, nil
 }
 
-// sendLoop is drain for a goroutine that may wait for the socket. There may be a batch already.
+// sendLoop is drain for a goroutine free to wait for the socket. There may be a batch already.
 func (c *Conn) sendLoop() {
 	t := &c.tx
 	for {
@@ -273,7 +273,7 @@ func (c *Conn) deliver() {
 	}
 }
 
-// fill creates a batch, unless there is one or nothing is queued. It reports whether there is a
+// fill creates a batch, unless a batch exists or nothing is queued, and reports whether there is a
 // batch to write.
 func (c *Conn) fill() bool {
 	last := c.tx.finishing.Load()
@@ -298,7 +298,7 @@ func (c *Conn) fillLocked() bool {
 	return t.batch.bytes > 0 && !c.closing.Load()
 }
 
-// finish ends the direction if Shutdown was called and nothing is left to send. last means that
+// finish ends the direction if Shutdown was called and nothing is left to send. last is true if
 // Shutdown was called before the queue was found empty. Without last, a frame queued before
 // Shutdown might still be in the queue.
 func (c *Conn) finish(last bool) {
@@ -308,7 +308,7 @@ func (c *Conn) finish(last bool) {
 	}
 }
 
-// endWrite ends the sending direction, unless it has ended. The caller has the role.
+// endWrite ends the sending direction, unless already ended. The caller has the role.
 func (c *Conn) endWrite() {
 	if c.tx.finished {
 		return
@@ -343,7 +343,7 @@ func (c *Conn) giveBack() bool {
 }
 
 // sentLocked calls Sent after the last byte of the batch was written, and empties the batch. If
-// Fill has left no frames, it frees the batch.
+// Fill has left no frames, sentLocked frees the batch.
 func (c *Conn) sentLocked() {
 	t := &c.tx
 	t.waiting = false
@@ -355,7 +355,7 @@ func (c *Conn) sentLocked() {
 	c.proto.Sent()
 }
 
-// drop frees the batch, if there is one. Only the holder of the role creates and drops batches.
+// drop frees the batch, if any. Only the holder of the role creates and drops batches.
 func (t *sender) drop() {
 	if t.batch == nil {
 		return
@@ -374,7 +374,7 @@ func (t *sender) dropLocked() {
 
 // sendFailed ends the send role for good. It also ends the sending direction, so that a peer with
 // an intact stream is notified at once if our memory has faulted. Arrived bytes are handled first,
-// because the peer may have sent its reason before it closed the connection.
+// because the peer may have sent a reason before closing the connection.
 func (c *Conn) sendFailed(err error) {
 	t := &c.tx
 	t.drop()
@@ -389,8 +389,8 @@ func (c *Conn) sendFailed(err error) {
 }
 
 // lastWords is the time the receiver continues after a failed write, because the peer may have sent
-// its reason before it closed. A portable stream may need this time to deliver. The limit matters
-// for a peer that sends without end.
+// a reason before closing. A portable stream may need the time to deliver. The limit matters if the
+// peer sends without end.
 const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {
@@ -437,8 +437,8 @@ func (t *sender) waitIdle() {
 	<-left
 }
 
-// flats is a pool of buffers for portable streams. Such a stream gets one Write per batch, so that
-// a record layer such as TLS makes large records.
+// flats is a pool of buffers for portable streams. A portable stream gets one Write per batch, so
+// that a record layer such as TLS makes large records.
 var flats = sync.Pool{New: func() any { return new(flat) }}
 
 type flat [aheadBytes + slabSize + maxFrame]byte
@@ -458,8 +458,8 @@ func (c *Conn) writePortable() error {
 	return c.writeAll(p)
 }
 
-// single returns the bytes of the batch without a copy if they are one piece of the slab, otherwise
-// nil.
+// single returns the bytes of the batch without a copy if the batch is a single piece of the slab,
+// otherwise nil.
 func (t *sender) single() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -469,8 +469,8 @@ func (t *sender) single() []byte {
 	return nil
 }
 
-// flatten appends the batch to p and releases its pins. The error means that memory of the batch
-// was unmapped.
+// flatten appends the batch to p and releases the pins. An error means unmapped memory in the
+// batch.
 func (t *sender) flatten(p []byte) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -500,8 +500,8 @@ func (c *Conn) writeAll(p []byte) error {
 	return err
 }
 
-// holdLocked registers the sender as a holder of the pins of its batch while it waits for the
-// socket. The caller holds mu.
+// holdLocked registers the sender as a holder of the batch's pins during the wait for the socket.
+// The caller holds mu.
 func (t *sender) holdLocked() {
 	if t.waiting {
 		return
@@ -538,8 +538,8 @@ func (t *sender) release() {
 	}
 }
 
-// Relinquish implements [regmem.Holder]. If the sender waits for the socket, it copies the batch,
-// so that the pins are released.
+// Relinquish implements [regmem.Holder]. If the sender waits for the socket, Relinquish copies the
+// batch to release the pins.
 func (t *sender) Relinquish() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -561,9 +561,9 @@ func (c *Conn) WithSender(f func()) {
 }
 
 // Quiesce waits for running protocol methods, and copies queued bytes out of registered memory. A
-// protocol that marks itself as stopped before the call, and checks the mark in its methods, does
-// not access memory of its consumer after the call. Quiesce does not wait for the peer. Of the
-// protocol's methods only Failed may call Quiesce.
+// protocol with a stopped mark, set before the call and checked in every method, does not access
+// the consumer's memory after the call. Quiesce does not wait for the peer. Of the protocol's
+// methods only Failed may call Quiesce.
 func (c *Conn) Quiesce() {
 	t := &c.tx
 	t.mu.Lock()
@@ -590,8 +590,8 @@ func (c *Conn) writeBatch(to *sock.Socket) error {
 	}
 }
 
-// writeTo makes one write call. The error for unmapped memory is EFAULT, whether the kernel or this
-// process copies the bytes.
+// writeTo makes one write call. The error for unmapped memory is EFAULT, whether the kernel or the
+// process itself copies the bytes.
 func (b *Batch) writeTo(to *sock.Socket) (n int, err error) {
 	b.to = to
 	if !b.guarded || to.ByKernel() {

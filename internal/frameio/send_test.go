@@ -57,8 +57,8 @@ func TestEveryByteArrives(t *testing.T) {
 	})
 }
 
-// TestSocketFull checks that a lone frame is in the kernel when Kick returns. Kick does not wait
-// when the socket is full: a goroutine takes the role, and no frame is lost.
+// TestSocketFull: a lone frame is in the kernel when Kick returns. Kick does not wait when the
+// socket is full: a goroutine takes the role, and no frame is lost.
 func TestSocketFull(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -128,8 +128,8 @@ func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int 
 	return n
 }
 
-// TestMemoryIsLetGo checks that neither Deregister nor Quiesce waits for a peer that does not read,
-// and that queued frames are sent as posted even if their memory changes afterwards.
+// TestMemoryIsLetGo: neither Deregister nor Quiesce waits for a peer that does not read, and queued
+// frames are sent as posted even if their memory changes afterwards.
 func TestMemoryIsLetGo(t *testing.T) {
 	for name, letGo := range map[string]func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error{
 		"Deregister": func(_ *lengthFramed, g *regmem.Registry, r *regmem.Region) error { return g.Deregister(r) },
@@ -177,7 +177,7 @@ func TestMemoryIsLetGo(t *testing.T) {
 	}
 }
 
-// TestQuiesceWaits checks that Quiesce waits for running methods of the protocol.
+// TestQuiesceWaits: Quiesce waits for running methods of the protocol.
 func TestQuiesceWaits(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -200,8 +200,8 @@ func TestQuiesceWaits(t *testing.T) {
 	})
 }
 
-// TestQuiesceWaitsForSent checks that Quiesce returns after Sent for every frame the kernel has
-// taken. The peer may end the connection as soon as such a frame arrives.
+// TestQuiesceWaitsForSent: Quiesce returns after Sent for every frame the kernel has taken. The
+// peer may end the connection as soon as such a frame arrives.
 func TestQuiesceWaitsForSent(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -227,8 +227,8 @@ func TestQuiesceWaitsForSent(t *testing.T) {
 	})
 }
 
-// TestSendFails checks that the protocol receives the peer's last frames before it is notified that
-// sending failed.
+// TestSendFails: the protocol receives the peer's last frames before it is notified that sending
+// failed.
 func TestSendFails(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -258,8 +258,8 @@ func TestSendFails(t *testing.T) {
 	})
 }
 
-// TestLastWords checks that frames the peer sent before the connection broke are received before
-// the failure is reported, whatever delays the receiver.
+// TestLastWords: frames the peer sent before the connection broke are received before the failure
+// is reported, whatever delays the receiver.
 func TestLastWords(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -293,7 +293,7 @@ func TestLastWords(t *testing.T) {
 	})
 }
 
-// TestNothingBeforeStart checks that nothing is received before Start, even if sending fails.
+// TestNothingBeforeStart: nothing is received before Start, even if sending fails.
 func TestNothingBeforeStart(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -368,8 +368,8 @@ func (p *counted) Fill(b *Batch) {
 	p.lengthFramed.Fill(b)
 }
 
-// TestFillsOnce checks that Fill is called once for a batch that takes the whole queue, and once
-// per batch if it leaves frames.
+// TestFillsOnce: Fill is called once for a batch that takes the whole queue, and once per batch if
+// it leaves frames.
 func TestFillsOnce(t *testing.T) {
 	for _, one := range []bool{false, true} {
 		t.Run(fmt.Sprintf("one=%t", one), func(t *testing.T) {
@@ -401,8 +401,8 @@ func TestFillsOnce(t *testing.T) {
 	}
 }
 
-// TestHoldSeesClosing checks that a deregistration that began before the sender registered as a
-// holder still gets its pins back.
+// TestHoldSeesClosing: a deregistration that began before the sender registered as a holder still
+// gets its pins back.
 func TestHoldSeesClosing(t *testing.T) {
 	g := regmem.New(regmem.Limits{})
 	mem := make([]byte, 3*CopyLimit)
@@ -435,7 +435,7 @@ func TestHoldSeesClosing(t *testing.T) {
 	batches.Put(b)
 }
 
-// TestBatchBounds checks that a batch reports full before it overflows.
+// TestBatchBounds: a batch reports full before it overflows.
 func TestBatchBounds(t *testing.T) {
 	b := batches.Get().(*Batch)
 	defer func() { b.reset(); batches.Put(b) }()
@@ -538,8 +538,8 @@ func TestPartialWrites(t *testing.T) {
 	})
 }
 
-// TestPinned checks that pieces of one region share one pin, which is released when the batch is
-// written or copied.
+// TestPinned: pieces of one region share one pin, which is released when the batch is written or
+// copied.
 func TestPinned(t *testing.T) {
 	g := regmem.New(regmem.Limits{})
 	mem := make([]byte, 2*CopyLimit+2)
@@ -580,8 +580,8 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestEmptyRounds checks that Kick sends a queued frame even if it finds the queue empty several
-// times first, because other goroutines kick meanwhile.
+// TestEmptyRounds: Kick sends a queued frame even if it finds the queue empty several times first,
+// because other goroutines kick meanwhile.
 func TestEmptyRounds(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -604,8 +604,8 @@ func TestEmptyRounds(t *testing.T) {
 	})
 }
 
-// TestShutdownBehindFrame checks that a frame queued before Shutdown is sent before the end of the
-// stream, even if the sender has just found the queue empty.
+// TestShutdownBehindFrame: a frame queued before Shutdown is sent before the end of the stream,
+// even if the sender has just found the queue empty.
 func TestShutdownBehindFrame(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

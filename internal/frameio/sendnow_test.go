@@ -24,9 +24,8 @@ func (p *lengthFramed) sendNow(f []byte) bool {
 	})
 }
 
-// TestSendNow checks that a frame bypasses the queue if the send role is free, and that Sent
-// reports the frame as usual. If the role is taken, SendNow must do nothing. Frames posted
-// meanwhile follow.
+// TestSendNow: a frame bypasses the queue if the send role is free, and Sent reports the frame as
+// usual. If the role is taken, SendNow must do nothing. Frames posted meanwhile follow.
 func TestSendNow(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -62,7 +61,7 @@ func TestSendNow(t *testing.T) {
 	})
 }
 
-// TestSendNowFull checks that a frame the socket has no room for is sent once there is room.
+// TestSendNowFull: a frame the socket has no room for is sent once there is room.
 func TestSendNowFull(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

@@ -47,9 +47,9 @@ func onePoller(t *testing.T) {
 	t.Cleanup(func() { runtime.GOMAXPROCS(old) })
 }
 
-// TestIdle checks that an idle connection has no goroutine and no descriptor except its socket, and
-// that a busy connection has a goroutine and a second descriptor until it has been idle for a
-// moment. Both connections must receive arrivals.
+// TestIdle: an idle connection has no goroutine and no descriptor except its socket, and a busy
+// connection has a goroutine and a second descriptor until it has been idle for a moment. Both
+// connections must receive arrivals.
 func TestIdle(t *testing.T) {
 	const pairs = 20
 	before := testkit.OpenFiles()
@@ -106,8 +106,8 @@ func TestIdle(t *testing.T) {
 	idle()
 }
 
-// TestSharedAtWork checks that no frame is lost, delayed or reordered, whichever goroutine receives
-// and wherever the connection waits at that moment.
+// TestSharedAtWork: no frame is lost, delayed or reordered, whichever goroutine receives and
+// wherever the connection waits at that moment.
 func TestSharedAtWork(t *testing.T) {
 	const pairs = 6
 	fs := frames(150)
@@ -165,8 +165,8 @@ func TestSharedAtWork(t *testing.T) {
 	consumer.Wait()
 }
 
-// TestGather checks that the holder of the receive role pauses before the next read if many bytes
-// arrive for one connection after the other. More bytes then arrive for each read.
+// TestGather: the holder of the receive role pauses before the next read if many bytes arrive for
+// one connection after the other. More bytes then arrive for each read.
 func TestGather(t *testing.T) {
 	onePoller(t)
 	var as []*lengthFramed
@@ -200,8 +200,8 @@ func TestGather(t *testing.T) {
 	testkit.Eventually(t, "a nap", func() bool { return attend.Gathers() > before })
 }
 
-// TestSharedKeepsNoBuffer checks that a connection with a shared poller keeps no buffer, whether it
-// is polled before or after it joins the poller.
+// TestSharedKeepsNoBuffer: a connection with a shared poller keeps no buffer, whether it is polled
+// before or after it joins the poller.
 func TestSharedKeepsNoBuffer(t *testing.T) {
 	a, b := kinds[1].connect(t)
 	kept := func(c *Conn) (kept bool) {
@@ -221,9 +221,8 @@ func TestSharedKeepsNoBuffer(t *testing.T) {
 	}
 }
 
-// TestThereAlready checks that bytes that arrived before the connection joined the shared poller
-// are reported, and that an end of stream that arrived together with the last bytes is reported
-// too.
+// TestThereAlready: bytes that arrived before the connection joined the shared poller are reported,
+// and an end of stream that arrived together with the last bytes is reported too.
 func TestThereAlready(t *testing.T) {
 	for _, last := range []func(*net.TCPConn){
 		func(c *net.TCPConn) { c.CloseWrite() },
@@ -257,8 +256,8 @@ func TestThereAlready(t *testing.T) {
 	}
 }
 
-// TestFaultWhileReceiving checks that unmapped memory ends the connection at once. The read is
-// short then, although more bytes have arrived.
+// TestFaultWhileReceiving: unmapped memory ends the connection at once. The read is short then,
+// although more bytes have arrived.
 func TestFaultWhileReceiving(t *testing.T) {
 	const length, size, valid = 120000, 128 << 10, 96 << 10
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -331,8 +330,8 @@ func TestReportWhileRead(t *testing.T) {
 	testkit.Await(t, "the frame", got)
 }
 
-// TestRelieved checks that a consumer that blocks in a method that must not block does not delay
-// other connections.
+// TestRelieved: a consumer that blocks in a method that must not block does not delay other
+// connections.
 func TestRelieved(t *testing.T) {
 	onePoller(t)
 	a, b := kinds[1].connect(t)
@@ -372,8 +371,8 @@ func TestRelieved(t *testing.T) {
 	testkit.Eventually(t, "one polls", func() bool { return goroutines(pollers) == 1 })
 }
 
-// TestSharedPollerCloses checks that connections that end while others start leave no goroutine
-// waiting and no descriptor open.
+// TestSharedPollerCloses: connections that end while others start leave no goroutine waiting and no
+// descriptor open.
 func TestSharedPollerCloses(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {

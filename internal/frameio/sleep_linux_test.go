@@ -29,8 +29,8 @@ func dozes(t *testing.T, c *Conn) bool {
 	return c.SleepAt(z)
 }
 
-// TestDoze checks that an arrival wakes a sleeping consumer, which receives it, and that the
-// passive goroutine receives after the consumer has left.
+// TestDoze: an arrival wakes a sleeping consumer, which receives it, and the passive goroutine
+// receives after the consumer has left.
 func TestDoze(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		a, b := kinds[0].connect(t)
@@ -72,9 +72,9 @@ func TestDoze(t *testing.T) {
 	}
 }
 
-// TestMayDoze checks that an arrival is expected once after each write. It also checks that a
-// consumer cannot sleep on a connection that has ended, is read by another goroutine, receives long
-// frames, or has no descriptor of its own.
+// TestMayDoze: an arrival is expected once after each write. It also checks that a consumer cannot
+// sleep on a connection that has ended, is read by another goroutine, receives long frames, or has
+// no descriptor of its own.
 func TestMayDoze(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	if dozes(t, a.c) {
@@ -123,8 +123,8 @@ func TestMayDoze(t *testing.T) {
 	}
 }
 
-// TestCloseWhileDozing checks that neither Close nor the end of the stream waits for a consumer
-// that sleeps on the connection.
+// TestCloseWhileDozing: neither Close nor the end of the stream waits for a consumer that sleeps on
+// the connection.
 func TestCloseWhileDozing(t *testing.T) {
 	for range 50 {
 		a, b := kinds[0].connect(t)
@@ -147,8 +147,8 @@ func TestCloseWhileDozing(t *testing.T) {
 	}
 }
 
-// TestDozeTells checks that SleepAt at shared memory delivers the messages it receives before the
-// consumer sleeps, like any other receive.
+// TestDozeTells: SleepAt at shared memory delivers the messages it receives before the consumer
+// sleeps, like any other receive.
 func TestDozeTells(t *testing.T) {
 	if !sock.SharesByDefault {
 		t.Skip("SKIPPED: only shared memory has to be asked for reports")

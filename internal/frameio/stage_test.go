@@ -12,8 +12,8 @@ func (p *scripted) Receive(b []byte, _ bool) (n, direct int, err error) {
 	return len(b), p.direct, nil
 }
 
-// TestGlimpses checks that few bytes are staged at a time after a long frame, because another long
-// frame is likely, until several reads have brought none.
+// TestGlimpses: few bytes are staged at a time after a long frame, because another long frame is
+// likely, until several reads have brought none.
 func TestGlimpses(t *testing.T) {
 	p := &scripted{}
 	c := &Conn{proto: p}
