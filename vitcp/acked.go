@@ -9,8 +9,8 @@ import (
 
 // acknowledged handles the Message ACK and the Remote Error Code of the current segment. An
 // acknowledgement completes all messages up to its number. With an error code it completes only the
-// messages before that number, fails the descriptor of that message, and breaks the connection. A
-// number outside the sent messages is ignored. [VIT-3.1-ACK-4] [VIT-3.1-ERR-4] [V-11]
+// earlier messages, fails the descriptor of the message with the number, and breaks the connection.
+// A number outside the sent messages is ignored. [VIT-3.1-ACK-4] [VIT-3.1-ERR-4] [V-11]
 func (l *link) acknowledged() {
 	x := &l.rx
 	n, code := x.h.Ack, x.h.Error.VI()
@@ -34,11 +34,11 @@ func (l *link) acknowledged() {
 }
 
 // sequence returns the sequence number of the send descriptor of message n. At a reliable level
-// both numbers rise by one with each message.
+// both numbers rise by 1 with each message.
 func (l *link) sequence(n vitcpwire.Number) uint64 {
 	off := l.seqOff.Load()
 	// Message numbers wrap, sequence numbers do not. The result is unique because n is at most 2^31
-	// before the message that was begun last.
+	// before the last begun message.
 	last := vitcpwire.Number(l.begun.Load())
 	return off + uint64(uint32(last)) - uint64(last.Sub(n))
 }

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// An activeState is a state of the calling side while it sets a connection
-// up. [VIT 4.2]
+// An activeState is a state of the calling side during connection set-up. [VIT 4.2]
 //
 //	             +----------------+
 //	             |  Disconnected  |<--------------------------------+
@@ -28,7 +27,7 @@ import (
 //	             +----------------+  - close TCP
 //
 // BackingOff is not in the draft's figure, which has an arrow from Pending Accept straight back to
-// Connecting. In BackingOff the machine waits before it follows that arrow. [V-34]
+// Connecting. In BackingOff the machine waits before it returns to Connecting. [V-34]
 type activeState uint8
 
 const (
@@ -43,8 +42,8 @@ var activeStateNames = [...]string{"Disconnected", "Connecting", "Pending Accept
 
 func (s activeState) String() string { return activeStateNames[s] }
 
-// A setupStep is one action a set-up machine requests from its driver. The driver performs a list
-// of steps in order.
+// A setupStep is an action a set-up machine requests from the driver. The driver performs a list of
+// steps in order.
 type setupStep struct {
 	do   setupAction
 	conn int          // peer-to-peer: number of the incoming connection; otherwise 0
@@ -142,9 +141,9 @@ func (b *backoff) next() time.Duration {
 }
 
 // An active is the machine of the calling side in the client-server model [VIT 4.2], without
-// sockets and clocks. Its methods are the events, and each returns the steps to perform. An event
-// that is impossible in the current state panics. After each event the driver asks wakeAt when to
-// call timer. The zero value is ready for use; setting deadline is optional.
+// sockets and clocks. The methods are the events, and each returns the steps to perform. An event
+// panics if impossible in the current state. After each event the driver asks wakeAt when to call
+// timer. The zero value is ready for use; setting deadline is optional.
 type active struct {
 	deadline time.Time // deadline of the caller; zero means none
 
@@ -205,7 +204,7 @@ func (a *active) tcpEstablished() []setupStep {
 	panic("vitcp: TCP established in state " + a.state.String())
 }
 
-// tcpFailed handles a failure of the TCP set-up: it ends the attempt. [VIT-4.2-1] [VIT-2.2.2.2.2-7]
+// tcpFailed ends the attempt after a failure of the TCP set-up. [VIT-4.2-1] [VIT-2.2.2.2.2-7]
 func (a *active) tcpFailed(err error) []setupStep {
 	switch a.state {
 	case activeConnecting:
@@ -266,7 +265,7 @@ func (a *active) noMatch() []setupStep {
 	panic("vitcp: no match in state " + a.state.String())
 }
 
-// violated handles received bytes that are no valid answer. [V-01] [V-41]
+// violated handles an invalid answer. [V-01] [V-41]
 func (a *active) violated(err error) []setupStep {
 	switch a.state {
 	case activePending:
@@ -276,7 +275,7 @@ func (a *active) violated(err error) []setupStep {
 	panic("vitcp: violation in state " + a.state.String())
 }
 
-// timer handles the time that wakeAt returned. An early call, or one in a state without a time,
+// timer handles the time returned by wakeAt. An early call, or a call in a state without a time,
 // returns nil. [VIT-4.2-4]
 func (a *active) timer(now time.Time) []setupStep {
 	late := !a.deadline.IsZero() && !now.Before(a.deadline)

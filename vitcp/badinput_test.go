@@ -13,8 +13,8 @@ import (
 	"viaduct/vi"
 )
 
-// A segment that only a faulty peer sends ends the connection by a reset, with the reason, and has
-// no other effect. [V-01] [V-02] [V-07] [V-08] [V-09] [V-24] [V-37] [V-38] [V-41]
+// A segment only a faulty peer sends ends the connection by a reset, with the reason, and has no
+// other effect. [V-01] [V-02] [V-07] [V-08] [V-09] [V-24] [V-37] [V-38] [V-41]
 func TestViolations(t *testing.T) {
 	type script func(s *session, r *vi.Region)
 	rdma := func(r *vi.Region, n uint32) *vitcpwire.RDMA {
@@ -146,7 +146,7 @@ func TestViolations(t *testing.T) {
 
 // The stream ends at one of several bytes of a message's second segment, by a FIN or by a reset.
 // The current receive completes as partial. After a reset it may complete as flushed, because a
-// reset discards bytes that were not read. [VIT-2.2.2.2.2-3] [VIA 4.6]
+// reset discards unread bytes. [VIT-2.2.2.2.2-3] [VIA 4.6]
 func TestTornStream(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		for _, cut := range []int{0, 1, 23, 24, 25, 28} {
@@ -190,8 +190,8 @@ func TestTornStream(t *testing.T) {
 	})
 }
 
-// The result does not depend on the pieces in which segments arrive: many in one read, or one byte
-// at a time.
+// The result does not depend on the pieces in which segments arrive: many in a read, or a byte at a
+// time.
 func TestAnySplitting(t *testing.T) {
 	for _, max := range []int{1, 7, 100, 5000, 100000, 1 << 20} {
 		t.Run(fmt.Sprint(max), func(t *testing.T) {

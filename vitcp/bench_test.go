@@ -13,7 +13,7 @@ import (
 
 var benchSizes = []int{64, 4 << 10, 64 << 10, 1 << 20}
 
-// A pump posts copies of one descriptor, so that a send queue is always busy.
+// A pump posts copies of a descriptor, so that a send queue is always busy.
 type pump struct {
 	t    testing.TB
 	v    *vi.VI
@@ -29,7 +29,8 @@ func newPump(t testing.TB, v *vi.VI, depth int, build func() *vi.Descriptor) *pu
 	return p
 }
 
-// post posts n descriptors with one doorbell. It first reaps completed ones until there is room.
+// post posts n descriptors with one doorbell. It first reaps completed descriptors until there is
+// room.
 func (p *pump) post(n int) {
 	for len(p.free) < n {
 		p.reap()
@@ -42,7 +43,7 @@ func (p *pump) post(n int) {
 	p.out += n
 }
 
-// reap reaps at least one completed descriptor.
+// reap waits for a completed descriptor and reaps all completed descriptors.
 func (p *pump) reap() {
 	for got := false; !got; {
 		for {
@@ -145,7 +146,7 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// BenchmarkPingPong measures round trips of two consumers that poll.
+// BenchmarkPingPong measures round trips of two polling consumers.
 func BenchmarkPingPong(b *testing.B) {
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
 		for _, size := range benchSizes[:3] {
@@ -232,8 +233,8 @@ func BenchmarkOneWay(b *testing.B) {
 	}
 }
 
-// BenchmarkTCP is the baseline for the other benchmarks: plain TCP with the same sizes, and with
-// one write per message or 16 small messages in one write.
+// BenchmarkTCP is the baseline for the other benchmarks: plain TCP with the same sizes, and with a
+// write per message or per 16 small messages.
 func BenchmarkTCP(b *testing.B) {
 	pair := func(b *testing.B) (c, s net.Conn) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

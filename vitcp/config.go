@@ -25,8 +25,8 @@ const (
 	SegmentsMax Segments = iota
 
 	// SegmentsMSS makes segments that fit into one TCP segment, or have 1400 bytes if the MSS is
-	// unknown. It writes them one by one, as the draft recommends, at the cost of a system call per
-	// segment.
+	// unknown. Each segment is written separately, as the draft recommends, at the cost of a system
+	// call per segment.
 	SegmentsMSS
 
 	// SegmentsMSS [VIT-2.2.2.2.3-4].
@@ -55,7 +55,7 @@ type Config struct {
 	// NIC's LocalAddress reports the chosen port. Without a host, or with 0.0.0.0 or [::], the NIC
 	// listens at every address of the host. LocalAddress is then an address for calls from other
 	// hosts, and a wait at LocalAddress takes requests to all addresses. If Listen is empty, the
-	// first wait or peer-to-peer request opens the address in its arguments.
+	// first wait or peer-to-peer request opens the address in the arguments.
 	Listen string
 
 	// ListenFunc, if set, opens the listening sockets instead of net.Listen. Use it, for example,
@@ -66,11 +66,11 @@ type Config struct {
 	// draft's figure describes this behaviour for the first VI.
 	ImplicitListen bool
 
-	// Port is the TCP port of addresses that name none; 0 means 3936.
+	// Port is the TCP port of addresses without a port; 0 means 3936.
 	Port uint16
 
 	// SharePort lets several processes of this host wait at Port, as VIPL programs do. A TCP port
-	// has only one listener, so a process waits at another port if Port is in use. Callers of this
+	// has a single listener, so a process waits at another port if Port is in use. Callers of this
 	// host with SharePort find the process there by discriminator. Callers from other hosts reach
 	// only the first process. Systems other than Linux ignore SharePort.
 	SharePort bool
@@ -78,7 +78,7 @@ type Config struct {
 	// Dialect defines the numbers on the wire.
 	Dialect Dialect
 
-	// ReliableIsDelivery reads the draft's one reliable bit as Reliable Delivery. Reliable
+	// ReliableIsDelivery reads the draft's single reliable bit as Reliable Delivery. Reliable
 	// Reception is not available then.
 	ReliableIsDelivery bool
 
@@ -89,9 +89,8 @@ type Config struct {
 	// sides differ.
 	StrictEnables bool
 
-	// Disconnect offers the Disconnect message to the peer and uses it if
-	// the peer offers it too. The offer takes the first 8 bytes of the
-	// security information.
+	// Disconnect offers the Disconnect message to the peer. The message is used if the peer offers
+	// it too. The offer takes the first 8 bytes of the security information.
 	Disconnect bool
 
 	// MaxTransferSize is the maximum message length in bytes of the VIs of this provider. 0 means
@@ -101,16 +100,16 @@ type Config struct {
 	// Segments selects how messages are divided into segments.
 	Segments Segments
 
-	// FirstMessage is the number that precedes this side's first message on each connection. Any
+	// FirstMessage is the number before the local side's first message on each connection. Any
 	// number works.
 	FirstMessage uint32
 
 	// CreditThreshold controls when a NOP advertises new receive descriptors although input is
 	// pending: when the peer has fewer than CreditThreshold unused descriptors. 0 means half of the
-	// largest number of unused descriptors that the peer has had.
+	// largest number of unused descriptors the peer has had.
 	CreditThreshold int
 
-	// ReadWindow is the number of RDMA Reads of its peer that a VI serves at once, for VIs whose
+	// ReadWindow is the number of the peer's RDMA Reads a VI serves at once, for VIs whose
 	// attributes give no number. 0 means DefaultReadWindow. The maximum is 65535.
 	ReadWindow int
 

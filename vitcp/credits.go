@@ -7,12 +7,12 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// maxCredits is the maximum number of outstanding receive descriptors. With more, a counter of 16
-// bits could not tell a newer count from an older one. [V-20]
+// maxCredits is the maximum number of outstanding receive descriptors. With more, a 16-bit counter
+// could not tell a newer count from an older count. [V-20]
 const maxCredits = 1<<15 - 1
 
-// sendCredits counts the receive descriptors the peer has advertised. A message that consumes a
-// descriptor waits until one is available. The send role uses credits while the receive role
+// sendCredits counts the receive descriptors the peer has advertised. A message consuming a
+// descriptor waits until a credit is available. The send role uses credits while the receive role
 // updates them. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
 type sendCredits struct {
 	posted atomic.Uint32   // the peer's Count, as received last
@@ -35,26 +35,25 @@ func (c *sendCredits) update(posted vitcpwire.Count) bool {
 	return true
 }
 
-// available returns the number of messages that may still be sent if each consumes a descriptor.
-// [send role]
+// available returns how many descriptor-consuming messages may still be sent. [send role]
 func (c *sendCredits) available() int {
 	return vitcpwire.Count(c.posted.Load()).Sub(vitcpwire.Count(c.used.Load()))
 }
 
-// take uses one credit, which must be available. [send role]
+// take uses a credit; available must be above 0. [send role]
 func (c *sendCredits) take() { c.used.Set(uint64(uint16(c.used.Load() + 1))) }
 
-// recvCredits counts this side's receive descriptors and how many of them the peer knows.
-// Goroutines that post raise posted, the receive role calls consume, and the send role calls
-// advertise. [VIT-3.1-16] [V-20] [V-21]
+// recvCredits counts the local receive descriptors, posted and advertised. Posting goroutines raise
+// posted, the receive role calls consume, and the send role calls advertise. [VIT-3.1-16] [V-20]
+// [V-21]
 type recvCredits struct {
 	posted     atomic.Uint64   // number of posted descriptors, which does not wrap
 	consumed   counter.Counter // number of them that arrived messages have consumed
 	advertised counter.Counter // number of them that were advertised to the peer
 	high       counter.Counter // largest number that was advertised and not consumed at one time
 
-	// free means that descriptor flow control is off: the count is advertised, but does not limit
-	// the peer.
+	// free means descriptor flow control is off: the count is advertised, but does not limit the
+	// peer.
 	free bool
 
 	// threshold is the number of unused credits below which a NOP is due although more input is
@@ -75,8 +74,8 @@ func (c *recvCredits) reach(n uint64) {
 	}
 }
 
-// ahead returns the count that may be advertised: all posted descriptors, but with flow control at
-// most maxCredits more than were consumed.
+// ahead returns the count to advertise: all posted descriptors, but with flow control at most
+// maxCredits more than were consumed.
 func (c *recvCredits) ahead() uint64 {
 	if c.free {
 		return c.posted.Load()
@@ -84,7 +83,7 @@ func (c *recvCredits) ahead() uint64 {
 	return min(c.posted.Load(), c.consumed.Load()+maxCredits)
 }
 
-// advertise returns the count for the next segment and records that it was advertised. [send role]
+// advertise returns the count for the next segment and records the count as advertised. [send role]
 func (c *recvCredits) advertise() vitcpwire.Count {
 	n := c.ahead()
 	if n != c.advertised.Load() {
@@ -96,8 +95,8 @@ func (c *recvCredits) advertise() vitcpwire.Count {
 	return vitcpwire.Count(n)
 }
 
-// consume counts one message that consumes a descriptor. It returns false, and counts nothing, if
-// the peer sent the message without a credit. [receive role]
+// consume counts a message consuming a descriptor. It returns false, and counts nothing, if the
+// peer sent the message without a credit. [receive role]
 func (c *recvCredits) consume() bool {
 	n := c.consumed.Load()
 	if n == c.advertised.Load() {

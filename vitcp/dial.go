@@ -28,7 +28,7 @@ type call struct {
 }
 
 // newCall returns the parameters of a connection from local to remote, in the peer-to-peer model if
-// peer is set. The error names a discriminator or an attribute of the VI that has no form on the
+// peer is set. The error names a discriminator or an attribute of the VI without a form on the
 // wire.
 func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (*call, error) {
 	c := &call{d: d, ep: ep}
@@ -43,9 +43,9 @@ func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (
 		c.from = ap.Addr().Unmap()
 	}
 	if !peer && c.from == d.known.Addr() {
-		// A device that listens at a wildcard address reports one address, but calls from any. A
+		// A device listening at a wildcard address reports a single address, but calls from any. A
 		// peer-to-peer request must come from the reported address, because the other side expects
-		// it. [V-36]
+		// no other address. [V-36]
 		c.from = d.addr.Addr()
 	}
 	return c, c.setAttributes(peer)
@@ -73,9 +73,9 @@ func (c *call) setAttributes(peer bool) error {
 		c.attrs |= vitcpwire.RDMARead
 	}
 	if level != unreliable {
-		// The window is the number of the peer's Reads this side serves at once. It is sent even if
-		// Reads are not enabled. The peer's Reads are then refused one by one as protection errors,
-		// and both sides get an error. [V-26]
+		// The window is the number of the peer's Reads served at once. It is sent even if Reads are
+		// not enabled. The peer's Reads are then refused one by one as protection errors, and both
+		// sides get an error. [V-26]
 		w := a.ReadWindow
 		if w == 0 {
 			w = cfg.ReadWindow
@@ -95,9 +95,9 @@ func (c *call) setAttributes(peer bool) error {
 	return nil
 }
 
-// greeting returns this side's connect message of type t. The calling fields describe this side, in
-// a request and also in an answer. The message advertises the descriptors that were posted so far,
-// maxCredits at most. [V-09] [V-16] [V-20]
+// greeting returns the local connect message of type t. The calling fields describe the sender, in
+// a request and also in an answer. The message advertises the descriptors posted so far, maxCredits
+// at most. [V-09] [V-16] [V-20]
 func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting {
 	return greeting{
 		h: vitcpwire.Header{
@@ -112,9 +112,9 @@ func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting 
 	}
 }
 
-// security returns the security information for this side's connect message: the extension block,
-// the Authenticator's part and the VI consumer's part. The first two may be missing. The error is
-// the Authenticator's, or ErrInvalidParameter if the result is too long.
+// security returns the security information for the local connect message: the extension block, the
+// Authenticator's part and the VI consumer's part. The first two may be missing. The error is the
+// Authenticator's, or ErrInvalidParameter if the result is too long.
 func (c *call) security(about Call) ([]byte, error) {
 	cfg := &c.d.p.cfg
 	info := c.ep.Attributes().Security
@@ -137,8 +137,7 @@ func (c *call) security(about Call) ([]byte, error) {
 }
 
 // openSecurity checks the peer's security information. It returns the extension bits and the part
-// for the consumer, nil if that part is empty. If the Authenticator refuses, the error wraps
-// ErrSecurity.
+// for the consumer, nil if empty. If the Authenticator refuses, the error wraps ErrSecurity.
 func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []byte, err error) {
 	bits, info = cutExtensions(wire)
 	if p.cfg.Security != nil {
@@ -242,8 +241,8 @@ func (c *call) ask(nc net.Conn) (a answer) {
 	return a
 }
 
-// take checks the Connect Accept in a, which was received on nc, and makes a link. On an error,
-// which wraps an error of package vi, the caller must close nc.
+// take checks the Connect Accept in a, received on nc, and makes a link. On an error the caller
+// must close nc. The error wraps an error of package vi.
 func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
 	p := c.d.p
 	ce := &a.g.ce
@@ -295,7 +294,7 @@ func (d *device) hostOf(nc net.Conn) []byte {
 	return vi.IPAddress(netip.AddrPortFrom(addrPort(nc.RemoteAddr()).Addr(), 0), "").Host
 }
 
-// remoteAttributes returns the attributes the peer announced for its VI.
+// remoteAttributes returns the announced attributes of the peer's VI.
 func (p *Provider) remoteAttributes(ce *vitcpwire.CE, info []byte) vi.Attributes {
 	a := vi.Attributes{
 		MaxTransferSize: ce.MTU,
@@ -361,9 +360,9 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	return l, g, nil
 }
 
-// connectBeside repeats a call that got No Match at the other processes that share the target's
-// port. It returns the first result other than No Match. If there is none, it returns err, the
-// error from the target itself.
+// connectBeside repeats a call, after a No Match, at the other processes sharing the target's port.
+// It returns the first result other than No Match. If there is none, it returns err, the error from
+// the target itself.
 func (c *call) connectBeside(ctx context.Context, err error) (vi.Link, vi.Agreement, error) {
 	for _, to := range c.d.p.beside(c.target) {
 		l, g, err2 := c.connect(ctx, to)
@@ -374,7 +373,7 @@ func (c *call) connectBeside(ctx context.Context, err error) (vi.Link, vi.Agreem
 	return nil, vi.Agreement{}, err
 }
 
-// connect connects to the address to: it runs the machine until the machine reports an outcome.
+// connect connects to the address to, and runs the machine until an outcome is reported.
 func (c *call) connect(ctx context.Context, to netip.AddrPort) (vi.Link, vi.Agreement, error) {
 	var m active
 	m.deadline, _ = ctx.Deadline()

@@ -7,11 +7,11 @@
 //	_, err = v.ConnectRequest(ctx, local, vi.IPAddress(host, "files"))
 //
 // A VI address consists of an IP address and a discriminator of up to 16 bytes. The IP address has
-// 4 or 16 bytes, and 2 more for a port other than the default one. All NICs that were opened
-// through one [Provider] share its listening ports, and the discriminator in a request selects the
-// call that gets the request. A NIC that listens without a host, as above, reports one address
-// (LocalAddress) and answers at every address of the host. A wait at LocalAddress, or without an
-// address, gets the requests to all of them.
+// 4 or 16 bytes, and 2 more for a port other than the default one. All NICs opened through a
+// [Provider] share the listening ports, and the discriminator in a request selects the call that
+// gets the request. A NIC that listens without a host, as above, reports one address (LocalAddress)
+// and answers at every address of the host. A wait at LocalAddress, or without an address, gets the
+// requests to all of them.
 //
 // # What is implemented
 //
@@ -21,9 +21,9 @@
 // besides Reliable Reception, an optional Disconnect message, TLS, and limits on what peers can use
 // before they are connected. Retransmission is left to TCP.
 //
-// The draft fixes hardly any numeric values. The values used here are decisions that
-// docs/requirements/vitcp-decisions.md records. [Config.Dialect] and the fields next to it set
-// other values for a peer that needs them.
+// The draft fixes hardly any numeric values. The values used here are decisions;
+// docs/requirements/vitcp-decisions.md records them. [Config.Dialect] and the fields next to
+// Dialect set other values, for a peer with different numbers.
 //
 // # Errors
 //
@@ -37,10 +37,10 @@
 //
 // Descriptors of a send queue are started in posting order. An RDMA Read beyond the read window of
 // the remote VI (vi.Attributes.ReadWindow) waits, and so do the descriptors posted after the Read.
-// All exported methods may be called concurrently. Calls that connect or wait return when their
+// All exported methods may be called concurrently. Calls to connect or wait return when their
 // context ends. Closing the NIC ends half-open connections, undecided requests and links.
 //
-// Several processes of a host use separate ports, or share one by [Config.SharePort].
+// Several processes of a host use separate ports, or share a port by [Config.SharePort].
 package vitcp
 
 // The package as a whole keeps [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]

@@ -51,8 +51,8 @@ func (e *RejectError) Is(target error) bool {
 	return target == vi.ErrReject
 }
 
-// A RemoteError is the peer's report that it could not accept a message from this side. The
-// connection is broken.
+// A RemoteError is the peer's report of a message the peer could not accept. The connection is
+// broken.
 type RemoteError struct { // [VIT-3.1-ERR-1]
 	Code   uint16 // the received Remote Error Code: its high byte is the VI Error Type
 	Number uint32 // number of the message that the peer could not accept

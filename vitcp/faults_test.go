@@ -11,12 +11,12 @@ import (
 	"viaduct/vi"
 )
 
-// Each case is a message that cannot be accepted, in one segment or in two. It causes an
-// asynchronous error, or error bits in a receive descriptor. At the reliable levels the connection
-// ends, and at Reliable Reception the message is reported to the peer first. At Unreliable Delivery
-// nothing else happens. The memory of this side does not change. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6]
-// [VIT-3.1-ERR-5] [V-13] [V-14] [V-19] [V-20] [V-29] [V-30] [V-42] [V-44] [VIA-4.6-4]
-// [VIA-4.6-7..9] [VIA-4.6-11] [VIA-4.6-18]
+// Each case is an unacceptable message, in one segment or in two. It causes an asynchronous error,
+// or error bits in a receive descriptor. At the reliable levels the connection ends, and at
+// Reliable Reception the message is reported to the peer first. At Unreliable Delivery nothing else
+// happens. The local memory does not change. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6] [VIT-3.1-ERR-5]
+// [V-13] [V-14] [V-19] [V-20] [V-29] [V-30] [V-42] [V-44] [VIA-4.6-4] [VIA-4.6-7..9] [VIA-4.6-11]
+// [VIA-4.6-18]
 func TestInboundFaults(t *testing.T) {
 	const (
 		recvOK   = 1 << iota // a receive descriptor of 100 bytes is posted
@@ -216,8 +216,8 @@ func TestWriteWithdrawn(t *testing.T) {
 	}
 }
 
-// A Write needs its region only until its last byte is placed. If the region is deregistered after
-// that, the Write succeeds, even if a segment without payload follows. [V-42]
+// A Write needs the region only until the last byte is placed. If the region is deregistered later,
+// the Write succeeds, even if a segment without payload follows. [V-42]
 func TestWriteOutlivesItsRegion(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 5, allRights)

@@ -9,15 +9,15 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A greeting is a connect message: one segment with a CE header.
+// A greeting is a connect message: a segment with a CE header.
 type greeting struct {
 	h        vitcpwire.Header
 	ce       vitcpwire.CE
 	security []byte // security information as on the wire
 }
 
-// writeGreeting writes g as one segment. It sets the flags and the length, which follow from the
-// format of connect messages. [V-06] [V-09]
+// writeGreeting writes g as a single segment. It sets the flags and the length by the format of
+// connect messages. [V-06] [V-09]
 func writeGreeting(w io.Writer, d vitcpwire.Dialect, g greeting) error {
 	g.h.Flags = vitcpwire.EndOfMessage
 	g.h.Length = uint16(vitcpwire.HeaderLen + vitcpwire.CELen + len(g.security))
@@ -29,7 +29,7 @@ func writeGreeting(w io.Writer, d vitcpwire.Dialect, g greeting) error {
 	return err
 }
 
-// readGreeting reads one connect message and no byte after it, because data may follow a Connect
+// readGreeting reads a connect message and no further byte, because data may follow a Connect
 // Accept at once. [V-45] n is the number of bytes read. The error is the stream's (io.EOF only if
 // the stream ended before the first byte), a *ProtocolError, or vitcpwire.ErrDiscriminator. With
 // ErrDiscriminator all fields of g except the discriminators are valid.

@@ -19,8 +19,7 @@ import (
 // connection, so only a broken peer can delay it.
 const answerTimeout = 5 * time.Second
 
-// A request is a Connect Request that has arrived. It runs the passive machine of its connection.
-// [VIT 4.3]
+// A request is a received Connect Request. It runs the passive machine of the connection. [VIT 4.3]
 type request struct {
 	l             *listener
 	d             *device // device whose wait got the request; nil before
@@ -37,8 +36,8 @@ type request struct {
 	m       passive // guarded by mu once the request was offered
 }
 
-// serve handles an incoming connection until its request is decided. A connection that was handed
-// over to a wait or a peer-to-peer request stays open.
+// serve handles an incoming connection until the request is decided. A connection stays open if
+// handed over to a wait or a peer-to-peer request.
 func (l *listener) serve(tcp net.Conn, remote netip.Addr) {
 	r := &request{l: l, tcp: tcp, nc: tcp, m: passive{requestTimeout: l.p.cfg.RequestTimeout}}
 	r.m.tcpAccepted(time.Now())
@@ -49,7 +48,7 @@ func (l *listener) serve(tcp net.Conn, remote netip.Addr) {
 	l.verdict(tcp)
 }
 
-// end closes the connection, and frees its place in the limit Config.PerPeer.
+// end closes the connection, and frees a place in the limit Config.PerPeer.
 func (r *request) end() {
 	r.nc.Close()
 	r.l.p.leavePeer(addrPort(r.tcp.RemoteAddr()).Addr())
@@ -88,7 +87,7 @@ func (l *listener) receive(r *request) (handedOver bool) {
 		r.run(r.m.reject(rejectApplication))
 		return false
 	}
-	// Refuse a request that no VI can match before a consumer is asked. [V-05] [V-14]
+	// Before a consumer is asked, refuse a request no VI can match. [V-05] [V-14]
 	_, levelOK := p.cfg.habits().level(ce.Attributes)
 	if unknown := ce.Attributes &^ vitcpwire.KnownAttributes; ce.MTU == 0 || !levelOK ||
 		unknown != 0 && !p.cfg.TolerantAttributes {
@@ -120,15 +119,15 @@ func (l *listener) prepare(r *request) error {
 	return nil
 }
 
-// refusePlain answers a caller that does not speak TLS with an alert (fatal, unexpected message).
-// Without an answer the caller would assume that the peer is slow, and retry until its deadline.
+// refusePlain answers a caller without TLS with an alert (fatal, unexpected message). Without an
+// answer the caller would assume that the peer is slow, and retry until its deadline.
 func refusePlain(c net.Conn, err error) {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		c.Write([]byte{21, 3, 3, 0, 2, 2, 10})
 	}
 }
 
-// note counts and logs a connection that sent no proper request. err is the error of the read.
+// note counts and logs a connection without a proper request. err is the error of the read.
 func (l *listener) note(r *request, err error) {
 	c := &l.p.count
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -145,12 +144,12 @@ func (l *listener) note(r *request, err error) {
 	l.p.cfg.Logger.Info("no connect request", "remote", addrPort(r.tcp.RemoteAddr()).String(), "err", err)
 }
 
-// offerWait passes r to a wait. If there is no wait for its discriminator, the request waits for
-// one during the grace period, and is then answered with No Match. offerWait returns false if no
-// wait got the request, or if the caller disconnected.
+// offerWait passes r to a wait. Without a wait for the request's discriminator, r stays registered
+// during the grace period, and is then answered with No Match. offerWait returns false if no wait
+// got the request, or if the caller disconnected.
 func (l *listener) offerWait(r *request) bool {
-	// The caller may wait long for an answer, so the request watches for its disconnection before
-	// it is handed over.
+	// The caller may wait long for an answer, so the request watches for a disconnection before the
+	// handover.
 	r.nc.SetDeadline(time.Time{})
 	r.watch()
 	var grace <-chan time.Time
@@ -192,7 +191,7 @@ func (l *listener) offerWait(r *request) bool {
 	}
 }
 
-// unhold removes a request for d in its grace period from the list. ch identifies the request.
+// unhold removes a request for d from the list during the grace period. ch identifies the request.
 // unhold does nothing if a wait has already removed the request.
 func (l *listener) unhold(d vitcpwire.Discriminator, ch <-chan bool) {
 	l.mu.Lock()
@@ -238,9 +237,9 @@ func (r *request) reply(t vitcpwire.Type, code uint8) {
 	r.lingerClose()
 }
 
-// lingerClose ends this side's direction of the stream before the connection is closed. If the peer
-// has sent more than this side has read, closing at once would cause a reset, which could destroy
-// the answer.
+// lingerClose ends the sending direction of the stream before the connection is closed. While bytes
+// of the peer are unread, closing at once would cause a reset, and the reset could destroy the
+// answer.
 func (r *request) lingerClose() {
 	if cw, ok := r.nc.(interface{ CloseWrite() error }); ok {
 		cw.CloseWrite()
@@ -280,7 +279,7 @@ func (r *request) watch() {
 	})
 }
 
-// unwatch stops the reading that watch started, and returns when no read is in progress.
+// unwatch stops the reading of watch, and returns when no read is in progress.
 func (r *request) unwatch() {
 	if r.timer.Stop() {
 		close(r.watched)
@@ -349,8 +348,8 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	return l, g, err
 }
 
-// withdrawn reports whether the caller has disconnected, or has sent bytes before it was answered.
-// With TLS it ignores such bytes, because TLS sends records of its own.
+// withdrawn reports whether the caller has disconnected, or has sent bytes before the answer. With
+// TLS the bytes are ignored, because TLS sends records of its own.
 func (r *request) withdrawn() bool {
 	ended, sent := hungUp(r.tcp)
 	return ended || sent && r.l.p.cfg.TLSListen == nil
@@ -402,8 +401,8 @@ func (r *request) refuse(code uint8) {
 	r.end()
 }
 
-// remember registers a request that waits for the consumer's decision, so that closing the device
-// ends it. It fails if the device is closed.
+// remember registers a request awaiting the consumer's decision, so that closing the device ends
+// the request. It fails if the device is closed.
 func (d *device) remember(r *request) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

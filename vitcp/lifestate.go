@@ -23,41 +23,39 @@ import "viaduct/internal/machine"
 //	                   v          |
 //	                Aborting <----+ violation
 //
-// lifeTable is this figure; the full matrix is in testdata/life.golden.
+// lifeTable is the figure above; the full matrix is in testdata/life.golden.
 type lifeState uint32
 
 const (
-	// Made means that set-up is over and Start was not called.
+	// Made: set-up is over and Start was not called.
 	lifeMade lifeState = iota
 
-	// Open means that messages are begun and accepted.
+	// Open: messages are begun and accepted.
 	lifeOpen
 
 	// Left is like Open, but the peer's Disconnect has arrived. The end of the stream will be
 	// orderly. [V-17]
 	lifeLeft
 
-	// Leaving means that the VI consumer disconnects. In this state, and in Discarded, Closing and
-	// Aborting, the link accesses no memory of the consumer. It still sends its Disconnect, if both
-	// sides support that message, and the end of its direction. [V-17] [V-18]
+	// Leaving: the VI consumer disconnects. In the states Leaving, Discarded, Closing and Aborting,
+	// the link accesses no memory of the consumer. It still sends a Disconnect, if both sides
+	// support the message, and the end of its direction. [V-17] [V-18]
 	lifeLeaving
 
-	// Broken means that an error was found, or that the stream has ended. No further message is
-	// begun or accepted. The link still sends the report of the error and the end of its direction.
+	// Broken: an error was found, or the stream has ended. No further message is begun or accepted.
+	// The link still sends the error report and the end of its direction.
 	lifeBroken
 
-	// Reset means that the peer violated the protocol, and that the TCP connection is reset. [V-41]
+	// Reset: the peer violated the protocol, and the TCP connection is reset. [V-41]
 	lifeReset
 
-	// Discarded means that the link was stopped before Start.
+	// Discarded: the link was stopped before Start.
 	lifeDiscarded
 
-	// Closing means that the connection is broken, as in Broken, and that the engine has stopped
-	// the link.
+	// Closing: the connection is broken, as in Broken, and the engine has stopped the link.
 	lifeClosing
 
-	// Aborting means that the TCP connection is reset, as in Reset, and that the engine has stopped
-	// the link.
+	// Aborting: the TCP connection is reset, as in Reset, and the engine has stopped the link.
 	lifeAborting
 
 	lifeStates = iota
@@ -71,14 +69,14 @@ func (s lifeState) String() string { return lifeStateNames[s] }
 // running reports whether messages are begun and accepted.
 func (s lifeState) running() bool { return s <= lifeLeft }
 
-// faulted reports whether the stream has ended, or an error requires its end.
+// faulted reports whether the stream has ended, or must end because of an error.
 func (s lifeState) faulted() bool { return s == lifeBroken || s == lifeReset || s >= lifeClosing }
 
 // stopped reports whether the engine has stopped the link. The link must not access memory of the
 // consumer then.
 func (s lifeState) stopped() bool { return s == lifeLeaving || s >= lifeDiscarded }
 
-// A lifeEvent is an event that changes the state of a connection.
+// A lifeEvent changes the state of a connection.
 type lifeEvent uint8
 
 const (

@@ -26,16 +26,16 @@ const (
 	maxPieces = 252
 
 	// maxAsked is the maximum number of outstanding RDMA Reads in one direction, whatever window
-	// the peer grants. The peer's number must not decide how much memory this side uses.
+	// the peer grants. The peer's number must not decide how much memory the local side uses.
 	maxAsked = 256
 
-	// idleNOP is how long a changed count waits for a segment that carries it, before a NOP does.
-	// Two counts wait: the receive descriptors posted on an idle connection while the peer has
-	// enough credits, and the acknowledgement of messages that a polling consumer received.
+	// idleNOP is how long a changed count waits for a segment to carry it, before a NOP does. Two
+	// counts wait: the receive descriptors posted on an idle connection while the peer has enough
+	// credits, and the acknowledgement of messages received by a polling consumer.
 	idleNOP = time.Millisecond
 )
 
-// linkTerms holds the parameters on which both sides agreed during set-up.
+// linkTerms holds the parameters agreed during set-up.
 type linkTerms struct {
 	mtu        uint32           // maximum length of a message in bytes
 	asks       uint32           // maximum number of outstanding RDMA Reads of this side
@@ -46,11 +46,11 @@ type linkTerms struct {
 	disconnect bool             // both sides support the Disconnect message [V-17]
 }
 
-// A link is an established connection: the data path between a VI's work queues and one TCP
-// connection of its own. [VIT-2.2.2.2.2-1] A frameio.Conn calls it in two roles that run
-// concurrently: the send role (Fill, Sent; fields of tx) and the receive role (Receive, Plan,
-// Landed, Drained; fields of rx). Fields of both roles are atomic. life is the link's state; see
-// lifeState. The send role is in send.go, the receive role in receive.go and messages.go.
+// A link is an established connection: the data path between a VI's work queues and the VI's own
+// TCP connection. [VIT-2.2.2.2.2-1] A frameio.Conn calls it in two roles that run concurrently: the
+// send role (Fill, Sent; fields of tx) and the receive role (Receive, Plan, Landed, Drained; fields
+// of rx). Fields of both roles are atomic. life is the link's state; see lifeState. The send role
+// is in send.go, the receive role in receive.go and messages.go.
 type link struct {
 	p       *Provider
 	ep      *vi.Endpoint
@@ -86,8 +86,8 @@ type flowControl struct {
 	blocked   atomic.Bool // the send role waits for a credit or the read window
 }
 
-// messages is the state that the two roles exchange. The send role passes on this side's messages,
-// and the receive role passes on the peer's.
+// messages is the state the two roles exchange. The send role passes on local messages, and the
+// receive role passes on the peer's.
 type messages struct {
 	acks   acker
 	reads  queue.Ring[readOut] // Reads of this side: pushed by the send role, popped by the receive role
@@ -98,8 +98,8 @@ type messages struct {
 	nop    atomic.Bool         // the send role must send a NOP if a count has changed
 }
 
-// A pace holds what runs outside the two roles: goroutines that end the connection, and the timer
-// that sends the NOP of an idle link.
+// A pace holds the work outside the two roles: the goroutines ending the connection, and the timer
+// for the NOP of an idle link.
 type pace struct {
 	work    sync.WaitGroup // counts the goroutines outside the roles
 	timerMu perturb.Mutex
@@ -107,23 +107,23 @@ type pace struct {
 	armed   atomic.Bool
 }
 
-// A readOut is an RDMA Read of this side whose response is not complete.
+// A readOut is a local RDMA Read without a complete response.
 type readOut struct {
 	d      *vi.Descriptor
 	seq    uint64
 	number vitcpwire.Number
 }
 
-// A readJob is an RDMA Read of the peer that this side has not answered. A refused Read also waits
-// for its turn, so that the Reads before it are answered first.
+// A readJob is an unanswered RDMA Read of the peer. A refused Read also waits for its turn, so that
+// earlier Reads are answered first.
 type readJob struct {
 	r       vitcpwire.RDMA
 	number  vitcpwire.Number
 	refused bool
 }
 
-// A fault is the report to a peer at Reliable Reception that names the message which broke the
-// connection. [VIT-3.1-ACK-6] [V-13]
+// A fault is the report to a peer at Reliable Reception. It names the message at fault.
+// [VIT-3.1-ACK-6] [V-13]
 type fault struct {
 	number vitcpwire.Number
 	code   uint8
@@ -138,7 +138,7 @@ func (f *fault) report(h vitcpwire.Header) vitcpwire.Header {
 	return h
 }
 
-// linkCounters are the counters of one connection. Each has one writer.
+// linkCounters are the counters of one connection. Each has a single writer.
 type linkCounters struct {
 	sentMessages, sentSegments, sentBytes, sentNOPs, servedReads       counter.Counter // send role
 	receivedMessages, receivedSegments, receivedBytes, droppedMessages counter.Counter // receive role
@@ -162,7 +162,7 @@ var (
 	_ frameio.Planner  = (*link)(nil)
 )
 
-// newLink creates the data path of a connection that was set up on nc.
+// newLink creates the data path of a connection set up on nc.
 func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	p := c.d.p
 	l := &link{
@@ -209,8 +209,8 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	return l
 }
 
-// defaultMSS is the segment length in bytes if the MSS is unknown. minMSS is the smallest MSS that
-// is accepted as valid.
+// defaultMSS is the segment length in bytes if the MSS is unknown. minMSS is the smallest MSS
+// accepted as valid.
 const (
 	defaultMSS = 1400
 	minMSS     = 256
@@ -222,7 +222,7 @@ func (l *link) setAdvertised(n vitcpwire.Count) {
 	l.mine.advertise()
 }
 
-// Start implements vi.Link: it starts both roles. The engine calls it when the VI is connected.
+// Start implements vi.Link and starts both roles. The engine calls Start when the VI is connected.
 // Start does nothing if the link was stopped before.
 func (l *link) Start() {
 	if from, to := lifeTable.Move(&l.life, lifeStart); from == to {
@@ -330,7 +330,7 @@ func (l *link) Stop(reason vi.StopReason) {
 // vi's ender.
 func (l *link) End(gone func()) { l.c.Go(func() { l.wind(gone) }) }
 
-// wind ends the stream as the state requires, removes the link from its provider, and calls gone.
+// wind ends the stream as the state requires, removes the link from the provider, and calls gone.
 func (l *link) wind(gone func()) {
 	switch l.life.Load() {
 	case lifeAborting:
@@ -340,7 +340,7 @@ func (l *link) wind(gone func()) {
 		l.c.Close()
 	default:
 		// In state Leaving fillLast ends the stream after the queued segments. The link then waits
-		// for the peer's FIN, because a close before that could make the kernel discard completed
+		// for the peer's FIN, because an earlier close could make the kernel discard completed
 		// sends with a reset. [VIT-2.2.2.2.2-2] [V-18] [VIA-6.4-20]
 		l.c.Kick()
 		l.c.CloseAfter(l.p.cfg.DrainTimeout)
@@ -409,8 +409,8 @@ func (l *link) die(cause error, f *fault, after func()) {
 	l.breaks(from, cause, false, after)
 }
 
-// violated ends the connection by a reset, because the peer broke the protocol in the way that err
-// describes. [V-41]
+// violated ends the connection by a reset, because the peer broke the protocol as described by err.
+// [V-41]
 func (l *link) violated(err error) {
 	from, to := lifeTable.Move(&l.life, lifeViolation)
 	if from == to {
@@ -421,8 +421,8 @@ func (l *link) violated(err error) {
 	l.breaks(from, err, false, nil)
 }
 
-// Failed implements frameio.Protocol. It handles the end of the stream, and a violation that
-// frameio found. [VIT-2.2.2.2.2-3]
+// Failed implements frameio.Protocol. It handles the end of the stream, and a violation found by
+// frameio. [VIT-2.2.2.2.2-3]
 func (l *link) Failed(err error) {
 	if _, ok := errors.AsType[*ProtocolError](err); ok { // [V-41]
 		l.violated(err)
@@ -441,8 +441,8 @@ func (l *link) Failed(err error) {
 	if orderly {
 		err = errPeerDisconnected
 		if l.terms.disconnect && from == lifeOpen {
-			// The peer supports the Disconnect message, but TCP ended without one. So the end is
-			// not orderly.
+			// The peer supports the Disconnect message, but TCP ended without a Disconnect. So the
+			// end is not orderly.
 			orderly, err = false, io.ErrUnexpectedEOF
 		}
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // A listener is one listening TCP address of the process. It passes each Connect Request to the
-// call that waits for its discriminator. [VIT-2.2.2.2.1-2]
+// wait for the request's discriminator. [VIT-2.2.2.2.1-2]
 type listener struct {
 	p    *Provider
 	l    net.Listener
@@ -36,14 +36,14 @@ type listener struct {
 	held     map[vitcpwire.Discriminator][]chan bool // requests in their grace period: the channel gets a value when a wait appears
 }
 
-// A wait is one call of Device.Wait.
+// A wait is a call of Device.Wait.
 type wait struct {
 	local netip.Addr    // the wait accepts only connections to this address; if invalid or unspecified, to any address
 	got   chan *request // has one slot; filled by the goroutine that removes the wait from the list
 }
 
-// listenString returns a listener at addr, which has the form host:port. A listener that exists is
-// shared if addr names an IP address and a port.
+// listenString returns a listener at addr (host:port). An existing listener is shared if addr names
+// an IP address and a port.
 func (p *Provider) listenString(addr string) (*listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *Provider) open(addr string) (*listener, error) {
 	return p.openLocked(addr)
 }
 
-// acquire returns the listener that serves ap, and creates it if there is none. If another process
+// acquire returns the listener for ap, and creates a listener if there is none. If another process
 // uses the port, and Config.SharePort applies, the new listener is a branch.
 func (p *Provider) acquire(ap netip.AddrPort) (*listener, error) {
 	p.mu.Lock()
@@ -118,8 +118,8 @@ func bound(nl net.Listener) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// startLocked accepts connections at nl, which serves the address ap. sign announces a branch, and
-// is nil otherwise. The caller holds p.mu.
+// startLocked accepts connections at nl for the address ap. sign announces a branch, and is nil
+// otherwise. The caller holds p.mu.
 func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.Listener) *listener {
 	l := &listener{
 		p: p, l: nl, addr: ap, sign: sign, refs: 1, stop: make(chan struct{}),
@@ -134,8 +134,8 @@ func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.List
 	return l
 }
 
-// own takes a listening socket, and the sockets of its connections, away from the Go runtime's
-// poller, if only links use them. Otherwise it returns nl. On an error nl is closed.
+// own takes a listening socket, and the sockets of the accepted connections, away from the Go
+// runtime's poller, if only links use them. Otherwise it returns nl. On an error nl is closed.
 func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	if !p.cfg.owns(p.cfg.TLSListen) {
 		return nl, nil
@@ -158,8 +158,8 @@ func (l *listener) serves(ap netip.AddrPort) bool {
 		l.addr.Addr() == netip.IPv4Unspecified() && ap.Addr().Is4())
 }
 
-// release drops one reference to l. Dropping the last one closes l and its half-open connections,
-// and waits for their goroutines.
+// release drops one reference to l. Dropping the last reference closes l and the half-open
+// connections, and waits for their goroutines.
 func (p *Provider) release(l *listener) {
 	p.mu.Lock()
 	l.refs--
@@ -210,7 +210,7 @@ func (l *listener) acceptLoop() {
 	}
 }
 
-// admit accepts the connection c if the limits allow it, and closes it otherwise.
+// admit accepts the connection c within the limits, and closes c otherwise.
 func (l *listener) admit(c net.Conn) {
 	p := l.p
 	p.count.incoming.Add(1)
@@ -242,15 +242,14 @@ func (l *listener) admit(c net.Conn) {
 	})
 }
 
-// verdict removes c from the half-open connections, because its request was decided.
+// verdict removes c from the half-open connections, because the request of c was decided.
 func (l *listener) verdict(c net.Conn) {
 	l.mu.Lock()
 	delete(l.halfOpen, c)
 	l.mu.Unlock()
 }
 
-// enterPeer counts one more connection from remote. It returns false, and counts nothing, if remote
-// has reached Config.PerPeer.
+// enterPeer counts a connection from remote, or returns false if remote has reached Config.PerPeer.
 func (p *Provider) enterPeer(remote netip.Addr) bool {
 	if p.cfg.PerPeer <= 0 {
 		return true
@@ -290,8 +289,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 }
 
 // offer passes r to the first wait for its discriminator, and returns false if there is none. In
-// that case, if grace is set, r is registered for a later wait, which sends a value on the channel
-// later. later is nil if nothing was registered.
+// the second case, if grace is set, r is registered for a later wait, which sends a value on the
+// channel later. later is nil if nothing was registered.
 func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,8 +321,8 @@ func (l *listener) dropWaitLocked(d vitcpwire.Discriminator, i int) {
 	l.waits[d] = append(ws[:i:i], ws[i+1:]...)
 }
 
-// wait registers w for discriminator d and wakes all requests for d in their grace period. One of
-// them then gets w.
+// wait registers w for discriminator d and wakes all requests for d in their grace period. Only the
+// first request to be offered gets w.
 func (l *listener) wait(d vitcpwire.Discriminator, w *wait) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

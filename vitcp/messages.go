@@ -9,15 +9,15 @@ import (
 	"viaduct/vi"
 )
 
-// A messageType has the steps that handle messages of one type. The steps are the same for a
-// segment that is staged whole, read into place in pieces, or predicted.
+// A messageType has the steps to handle messages of a type. The steps are the same for a segment
+// staged whole, read into place in pieces, or predicted.
 type messageType struct {
-	// begin checks a segment before its first byte is placed. first means that the segment begins
-	// its message. The error is a *ProtocolError.
+	// begin checks a segment before its first byte is placed. first means that the segment begins a
+	// message. The error is a *ProtocolError.
 	begin func(l *link, first bool) error
 
 	// target pins the memory for the message's payload at offset at, n bytes at most. It returns
-	// the zero Memory if the bytes must be dropped. Memory in the region that held pins is not
+	// the zero Memory if the bytes must be dropped. Memory in the region pinned by held is not
 	// pinned again. A type without target ignores its payload.
 	target func(l *link, held vi.Memory, at uint32, n int) vi.Memory
 
@@ -61,7 +61,7 @@ func (l *link) beginDisconnect(bool) error {
 	return nil
 }
 
-// beginSend starts to receive a Send, and starts the receive descriptor that the Send consumes.
+// beginSend starts to receive a Send, and starts the Send's receive descriptor.
 func (l *link) beginSend(first bool) error {
 	if !first {
 		return nil
@@ -124,7 +124,7 @@ func (l *link) endSend(void bool) error {
 	return nil
 }
 
-// beginWrite starts to receive an RDMA Write: it checks the whole range before the first byte is
+// beginWrite starts to receive an RDMA Write, and checks the whole range before the first byte is
 // placed. A failed check drops the Write. [V-42] [VIT-2.2.2.2.2-6]
 func (l *link) beginWrite(first bool) error {
 	x := &l.rx
@@ -175,9 +175,9 @@ func (l *link) faultWrite() {
 	l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
 }
 
-// endWrite completes an RDMA Write. With immediate data the Write consumes a receive descriptor,
-// but does not access its segments. The last segment decides whether there is immediate data.
-// [V-29]
+// endWrite completes an RDMA Write. With immediate data the Write consumes a receive descriptor
+// without access to the descriptor's segments. The last segment decides whether there is immediate
+// data. [V-29]
 func (l *link) endWrite(void bool) error {
 	x := &l.rx
 	in := &x.in
@@ -211,7 +211,7 @@ func (l *link) endWrite(void bool) error {
 
 // failWrite drops the rest of the current RDMA Write. If the Write has immediate data, the error
 // goes into a receive descriptor; otherwise it is asynchronous. At Unreliable Delivery only the
-// last segment shows which case applies, so the error waits for it in the field bad.
+// last segment shows whether there is immediate data; until then the error waits in the field bad.
 func (l *link) failWrite(bad vi.Status, async vi.ErrorCode, code uint8) {
 	in := &l.rx.in
 	in.drop = true
@@ -246,8 +246,8 @@ func asyncOf(bad vi.Status) vi.ErrorCode {
 }
 
 // takeDescriptor starts the next receive descriptor for the current message. It returns false if
-// there is none, or if it is in error. The message is dropped then, and at the reliable levels the
-// connection ends. [V-19]
+// there is none, or a descriptor in error. The message is dropped then, and at the reliable levels
+// the connection ends. [V-19]
 func (l *link) takeDescriptor(remoteWrite bool) bool {
 	in := &l.rx.in
 	d, seq, held, bad, ok := l.ep.StartRecvHeld()
@@ -294,8 +294,8 @@ func (l *link) failReceive(bad vi.Status, code uint8) {
 	l.refuse(code, fmt.Errorf("vitcp: receive descriptor in error: %w", (bad|vi.StatusDone|vi.StatusOpReceive).Err()))
 }
 
-// refuse drops the current message. At the reliable levels it also ends the connection, and at
-// Reliable Reception it reports the message to the peer with the given code. [V-13] [V-44]
+// refuse drops the current message. At the reliable levels refuse also ends the connection, and at
+// Reliable Reception reports the message to the peer with the given code. [V-13] [V-44]
 func (l *link) refuse(code uint8, cause error) {
 	l.count.droppedMessages.Add(1)
 	if l.level != unreliable { // [VIA-4.5-2] [VIA-4.5-3] [VIA-8.3-10]
@@ -303,8 +303,8 @@ func (l *link) refuse(code uint8, cause error) {
 	}
 }
 
-// beginReadRequest queues an RDMA Read of the peer for the send role. A Read of memory that the
-// peer may not read, or beyond the MTU, is queued as refused; see readJob. [V-26] [V-42]
+// beginReadRequest queues an RDMA Read of the peer for the send role. A Read of memory closed to
+// the peer, or beyond the MTU, is queued as refused; see readJob. [V-26] [V-42]
 func (l *link) beginReadRequest(bool) error {
 	x := &l.rx
 	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.payload != 0 { // [V-09]
@@ -318,8 +318,8 @@ func (l *link) beginReadRequest(bool) error {
 	if r.Length > l.terms.mtu ||
 		r.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) {
 		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
-		// This Read is refused, but the Reads before it are answered first. The send role ends the
-		// connection when it reaches the refused Read.
+		// Earlier Reads are answered before the refused Read. The send role ends the connection
+		// when it reaches the refused Read.
 		job.refused = true
 		x.deaf = true
 	}
@@ -369,7 +369,7 @@ func (l *link) endResponse(void bool) error {
 	return nil
 }
 
-// endRead completes the oldest RDMA Read. All its bytes are in place.
+// endRead completes the oldest RDMA Read. All bytes are in place.
 func (l *link) endRead() {
 	r := *l.reads.Front()
 	l.reads.Pop()
@@ -384,7 +384,7 @@ func (l *link) endRead() {
 	}
 }
 
-// failRead completes the oldest RDMA Read with an error, which breaks the connection.
+// failRead completes the oldest RDMA Read with an error, and thereby breaks the connection.
 func (l *link) failRead(bad vi.Status) {
 	r := *l.reads.Front()
 	l.reads.Pop()

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A reliability is one of the three levels of the VI Architecture.
+// A reliability is a level of the VI Architecture.
 type reliability uint8
 
 const (
@@ -20,7 +20,7 @@ var reliabilityNames = [...]string{"unreliable delivery", "reliable delivery", "
 
 func (r reliability) String() string { return reliabilityNames[r] }
 
-// habits holds the settings for peers that read the draft differently.
+// habits holds the settings for peers with a different reading of the draft.
 type habits struct {
 	reliableIsDelivery bool // the draft's single reliable bit means Reliable Delivery [V-10]
 	tolerant           bool // unknown attribute bits are ignored [V-05]
@@ -59,7 +59,7 @@ func (h habits) level(a vitcpwire.Attributes) (r reliability, ok bool) {
 	return unreliable, false
 }
 
-// A mismatch is the attribute that prevents two VIs from being connected.
+// A mismatch is the attribute preventing a connection of two VIs.
 type mismatch uint8
 
 const (
@@ -109,12 +109,12 @@ func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
 	return min(ours, proposed), proposed != 0
 }
 
-// checkMTU reports whether the calling side accepts the MTU that the peer agreed to. The agreed MTU
+// checkMTU reports whether the calling side accepts the MTU agreed to by the peer. The agreed MTU
 // must not be zero or exceed the proposed one.
 func checkMTU(proposed, agreed uint32) bool { return agreed != 0 && agreed <= proposed }
 
-// A MismatchError names the attribute that prevented two VIs from being connected. If Remote is
-// true, the peer found the mismatch; a peer does not report the attribute.
+// A MismatchError names the attribute that prevented the connection of two VIs. If Remote is true,
+// the peer found the mismatch; a peer does not report the attribute.
 type MismatchError struct {
 	Remote    bool   // the peer found the mismatch
 	Attribute string // name of the attribute; "" if the peer found the mismatch

@@ -3,8 +3,8 @@ package vitcp
 import "viaduct/internal/wire/vitcpwire"
 
 // An assembly checks the order of the segments of incoming messages. Messages do not interleave,
-// with one exception: segments of Read Responses may come between segments of other messages. So
-// there is one progress for responses and one for all other messages. [VIT-2.2.2.2.3-5]
+// with one exception: segments of Read Responses may come between segments of other messages. So an
+// assembly has a progress for responses and another for all other messages. [VIT-2.2.2.2.3-5]
 // [VIT-2.2.2.2.3-6] [V-28] [V-37] [V-38]
 type assembly struct {
 	started bool             // a numbered message has begun
@@ -13,7 +13,7 @@ type assembly struct {
 	resp    progress         // RDMA Read Response
 }
 
-// A progress is the state of one incomplete message.
+// A progress is the state of an incomplete message.
 type progress struct {
 	active bool             // the message has begun and not ended
 	typ    vitcpwire.Type   // type of all segments of the message
@@ -21,8 +21,8 @@ type progress struct {
 	offset uint32           // payload bytes received: the Data Offset of the next segment
 }
 
-// segment checks the next segment against the previous one, and reports whether it begins its
-// message. payload is the length without headers. For a Read Response, awaited is the number of the
+// segment checks the next segment against the previous segment, and reports whether a message
+// begins. payload is the length without headers. For a Read Response, awaited is the number of the
 // oldest request without a complete response, and ok is false if there is none. The error is a
 // *ProtocolError.
 func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.Number, ok bool) (first bool, err error) {
@@ -38,7 +38,7 @@ func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.N
 		}
 	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest:
 		if !p.active { // messages arrive in order [VIT-3.1-15]
-			// The first message may have any number. Each later number is one more than the last.
+			// The first message may have any number. Each later number is the last plus 1.
 			if a.started && h.Number != a.last.Add(1) { // [VIT-3.1-10] [VIT-3.1-11] [V-37]
 				return false, framingf("message %d after %d", uint32(h.Number), uint32(a.last))
 			}

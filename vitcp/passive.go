@@ -2,7 +2,7 @@ package vitcp
 
 import "time"
 
-// A passiveState is a state of the called side while it sets a connection up. [VIT 4.3]
+// A passiveState is a state of the called side during connection set-up. [VIT 4.3]
 //
 //	+--------------+
 //	|  Listening   |
@@ -29,8 +29,8 @@ import "time"
 //	+--------------+                                       +--------------+
 //
 // The draft's figure lacks two arrows. A refusal before a consumer is asked (by the Authenticator,
-// or because of attributes) leads from Matching to Disconnected with a Connect Reject. A caller
-// that disconnects while the VI consumer decides leads from Pending Accept to Disconnected.
+// or because of attributes) leads from Matching to Disconnected with a Connect Reject. A caller's
+// disconnection while the VI consumer decides leads from Pending Accept to Disconnected.
 type passiveState uint8
 
 const (
@@ -46,9 +46,9 @@ var passiveStateNames = [...]string{"Listening", "Incoming", "Matching", "Pendin
 
 func (s passiveState) String() string { return passiveStateNames[s] }
 
-// A passive is the machine of the called side for one incoming connection in the client-server
-// model [VIT 4.3], without sockets and clocks. Its methods are the events, and each returns the
-// steps to perform. An event that is impossible in the current state panics.
+// A passive is the machine of the called side for an incoming connection in the client-server model
+// [VIT 4.3], without sockets and clocks. The methods are the events, and each returns the steps to
+// perform. An event panics if impossible in the current state.
 type passive struct {
 	requestTimeout time.Duration // limit from TCP accept to a complete Connect Request; zero means none [V-35]
 
@@ -72,7 +72,7 @@ func (p *passive) wakeAt() time.Time {
 	return time.Time{}
 }
 
-// tcpAccepted handles a connection that arrived and was accepted. [VIT-4.3-2] [VIT-2.2.2.2.2-5]
+// tcpAccepted handles an accepted connection. [VIT-4.3-2] [VIT-2.2.2.2.2-5]
 func (p *passive) tcpAccepted(now time.Time) []setupStep {
 	switch p.state {
 	case passiveListening:
@@ -97,7 +97,8 @@ func (p *passive) request() []setupStep {
 	panic("vitcp: request in state " + p.state.String())
 }
 
-// violated handles received bytes that are no Connect Request. The caller gets no answer. [V-01]
+// violated handles received bytes other than a valid Connect Request. The caller gets no answer.
+// [V-01]
 func (p *passive) violated() []setupStep {
 	switch p.state {
 	case passiveIncoming, passivePending:
@@ -128,7 +129,7 @@ func (p *passive) match() []setupStep {
 	panic("vitcp: match in state " + p.state.String())
 }
 
-// reject handles a refusal by the VI consumer, or by a limit of this side. [VIT-4.3-5]
+// reject handles a refusal by the VI consumer, or by a local limit. [VIT-4.3-5]
 func (p *passive) reject(code uint8) []setupStep {
 	switch p.state {
 	case passiveMatching, passivePending:
@@ -149,7 +150,7 @@ func (p *passive) accept() []setupStep {
 	panic("vitcp: accept in state " + p.state.String())
 }
 
-// timer handles the time that wakeAt returned. An early call, or one in a state without a time,
+// timer handles the time returned by wakeAt. An early call, or a call in a state without a time,
 // returns nil. [VIT-4.3-2] [V-35]
 func (p *passive) timer(now time.Time) []setupStep {
 	switch p.state {

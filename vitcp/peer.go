@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A peerState is a state of one peer-to-peer request. [VIT 4] [V-33]
+// A peerState is a state of a peer-to-peer request. [VIT 4] [V-33]
 //
 //	                 request - dial
 //	                      |
@@ -31,8 +31,8 @@ import (
 //	         (from every state but Connected) -->| Over |<------+
 //	                                             +------+
 //
-// The peer may wait at several addresses if processes share its port; see sharing.go. A failed TCP
-// set-up or a No Match then leads to Dialing at once, until each of these addresses was tried.
+// The peer may wait at several addresses if processes share the peer's port; see sharing.go. A
+// failed TCP set-up or a No Match then leads to Dialing at once, until each address was tried.
 type peerState uint8
 
 const (
@@ -48,24 +48,24 @@ var peerStateNames = [...]string{"Idle", "Dialing", "Requested", "Waiting", "Con
 
 func (s peerState) String() string { return peerStateNames[s] }
 
-// These are the limits of the random pause after two crossing requests that order cannot rank.
+// These are the limits of the random pause after two crossing requests of equal rank; see order.
 // [V-32]
 const (
 	minTiePause = 10 * time.Millisecond
 	maxTiePause = 100 * time.Millisecond
 )
 
-// An incomingRequest is a Connect Request of the peer that matches this side's request.
+// An incomingRequest is a Connect Request of the peer matching the local request.
 type incomingRequest struct {
 	conn          int            // the driver's number for the connection
 	local, remote netip.AddrPort // the addresses of the connection's ends
 	mismatch      bool           // the attributes do not match
 }
 
-// A peer is the machine of one peer-to-peer connection request, without sockets and clocks. Its
-// methods are the events, and each returns the steps to perform. An event that is impossible in the
-// current state panics. The machine ends with at most one connection: this side's, if accepted by
-// the peer, or the peer's, if accepted by this side.
+// A peer is the machine of a peer-to-peer connection request, without sockets and clocks. The
+// methods are the events, and each returns the steps to perform. An event panics if impossible in
+// the current state. The machine ends with at most one connection: the local request's, if accepted
+// by the peer, or the peer's, if accepted here.
 type peer struct {
 	local, remote vitcpwire.Discriminator
 	deadline      time.Time    // deadline of the caller; zero means none
@@ -98,7 +98,7 @@ func (p *peer) next(now time.Time, steps ...setupStep) []setupStep {
 	return append(steps, setupStep{do: stepDial})
 }
 
-// wait starts the pause before the next attempt: a growing pause, or a random one after a tie.
+// wait starts the pause before the next attempt: a growing pause, or a random pause after a tie.
 func (p *peer) wait(now time.Time, steps ...setupStep) []setupStep {
 	pause := minTiePause
 	if p.tied {
@@ -136,7 +136,7 @@ func (p *peer) request() []setupStep {
 	panic("vitcp: peer request in state " + p.state.String())
 }
 
-// tcpEstablished handles the end of the TCP set-up of this side's connection. from is its local
+// tcpEstablished handles the end of the TCP set-up of the outgoing connection. from is the local
 // address.
 func (p *peer) tcpEstablished(from netip.AddrPort) []setupStep {
 	switch p.state {
@@ -149,7 +149,7 @@ func (p *peer) tcpEstablished(from netip.AddrPort) []setupStep {
 	panic("vitcp: TCP established in state " + p.state.String())
 }
 
-// tcpFailed handles a failure of this side's TCP set-up. The machine tries again, because the peer
+// tcpFailed handles a failure of the outgoing TCP set-up. The machine tries again, because the peer
 // may not be up yet. [VIT-4-2]
 func (p *peer) tcpFailed(now time.Time, err error) []setupStep {
 	switch p.state {
@@ -161,7 +161,7 @@ func (p *peer) tcpFailed(now time.Time, err error) []setupStep {
 	panic("vitcp: TCP failed in state " + p.state.String())
 }
 
-// tcpClosed handles a close of this side's connection by the peer, without an answer. The machine
+// tcpClosed handles a close of the outgoing connection by the peer, without an answer. The machine
 // tries again after a pause. [V-34]
 func (p *peer) tcpClosed(now time.Time, err error) []setupStep {
 	switch p.state {
@@ -173,7 +173,7 @@ func (p *peer) tcpClosed(now time.Time, err error) []setupStep {
 	panic("vitcp: TCP closed in state " + p.state.String())
 }
 
-// accepted handles a valid Connect Accept on this side's connection.
+// accepted handles a valid Connect Accept on the outgoing connection.
 func (p *peer) accepted() []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -184,7 +184,7 @@ func (p *peer) accepted() []setupStep {
 	panic("vitcp: accepted in state " + p.state.String())
 }
 
-// rejected handles a Connect Reject on this side's connection. The peer may prefer its own
+// rejected handles a Connect Reject on the outgoing connection. The peer may prefer the other
 // connection, whose request must then be in flight. If no request arrives, the machine tries again.
 // [V-33]
 func (p *peer) rejected(now time.Time, code uint8) []setupStep {
@@ -216,7 +216,7 @@ func (p *peer) noMatch(now time.Time) []setupStep {
 	panic("vitcp: no match in state " + p.state.String())
 }
 
-// violated handles an invalid answer on this side's connection.
+// violated handles an invalid answer on the outgoing connection.
 func (p *peer) violated(err error) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -226,8 +226,8 @@ func (p *peer) violated(err error) []setupStep {
 	panic("vitcp: violation in state " + p.state.String())
 }
 
-// incoming handles a request of the peer that matches this side's request. If this side has not
-// sent its own request, it accepts the peer's. Otherwise the lower side yields: it closes its own
+// incoming handles a request of the peer matching the local request. If the local request has not
+// been sent, incoming accepts the peer's. Otherwise the lower side yields, closes its own
 // connection and accepts the peer's. [VIT-4-1] [V-32] [V-33]
 func (p *peer) incoming(in incomingRequest) []setupStep {
 	accept := []setupStep{{do: stepSendAccept, conn: in.conn}, {do: stepDone, out: outcomeConnected, conn: in.conn}}
@@ -255,19 +255,19 @@ func (p *peer) incoming(in incomingRequest) []setupStep {
 		case order > 0:
 			return []setupStep{{do: stepSendReject, conn: in.conn, code: rejectCrossed}}
 		}
-		// The peer still answers this side's request, in the same way. The request is not
-		// withdrawn, because its arrival at the peer may resolve the tie.
+		// The peer still answers the local request, in the same way. The request is not withdrawn,
+		// because its arrival at the peer may resolve the tie.
 		p.tied = true
 		return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
 	case peerConnected, peerOver, peerIdle:
 	}
-	// It is too late: the driver found this call before the call was removed from the table.
+	// It is too late: the driver found the call before the call was removed from the table.
 	return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
 }
 
-// order compares this end with the peer's. The result is negative if this end is the lower one, and
-// 0 if both are equal. It uses the IP addresses of the incoming connection, because both sides see
-// the same ones. [V-32]
+// order compares the local end with the peer's. The result is negative if the local end is lower,
+// and 0 if both are equal. It uses the IP addresses of the incoming connection, because both sides
+// see the same addresses. [V-32]
 func (p *peer) order(in incomingRequest) int {
 	if c := plainAddr(in.local.Addr()).Compare(plainAddr(in.remote.Addr())); c != 0 {
 		return c
@@ -278,8 +278,8 @@ func (p *peer) order(in incomingRequest) int {
 	return int(p.fromPort) - int(in.remote.Port())
 }
 
-// isOwn reports whether a request from the given address was sent by this side. A VI that calls its
-// own address and discriminator must not be connected to itself.
+// isOwn reports whether a request from the given address was sent by the machine itself. A VI
+// calling its own address and discriminator must not be connected to itself.
 func (p *peer) isOwn(from netip.AddrPort) bool {
 	return p.state == peerRequested && from.Port() == p.fromPort && plainAddr(from.Addr()) == p.from
 }
@@ -288,7 +288,7 @@ func (p *peer) isOwn(from netip.AddrPort) bool {
 // IPv4 as 4 bytes, and the shorter family is lower.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// timer handles the time that wakeAt returned. An early call, or one in a state without a time,
+// timer handles the time returned by wakeAt. An early call, or a call in a state without a time,
 // returns nil.
 func (p *peer) timer(now time.Time) []setupStep {
 	late := !p.deadline.IsZero() && !now.Before(p.deadline)

@@ -15,13 +15,13 @@ import (
 )
 
 // A peerKey identifies a peer-to-peer request for the search by an incoming request. The calling
-// discriminator of one request is the called discriminator of the other.
+// discriminator of a request is the called discriminator of the peer's request.
 type peerKey struct {
 	calling, called vitcpwire.Discriminator // as in the incoming request
 }
 
-// A peerCall runs the machine of one peer-to-peer request. All its state belongs to the goroutine
-// that called ConnectPeer. Other goroutines dial and offer requests, and use only its channels.
+// A peerCall runs the machine of a peer-to-peer request. All its state belongs to the goroutine of
+// ConnectPeer. Other goroutines dial and offer requests, and use only the channels.
 type peerCall struct {
 	*call
 	at      netip.AddrPort // address at which this side waits for the peer's requests; if unspecified, every address
@@ -32,7 +32,7 @@ type peerCall struct {
 	inbox   chan peerOffer
 	over    chan struct{} // closed when ConnectPeer returns
 
-	// These fields describe the outgoing connection, if there is one.
+	// These fields describe the outgoing connection, if any.
 	attempt int
 	cancel  context.CancelFunc
 	nc      net.Conn
@@ -44,8 +44,7 @@ type peerCall struct {
 	err  error
 }
 
-// A peerResult is an event of an outgoing connection: it was set up, it failed, or its answer has
-// arrived.
+// A peerResult is an event of an outgoing connection: set-up, failure, or arrival of the answer.
 type peerResult struct {
 	attempt int
 	nc      net.Conn // the connection, if it was set up
@@ -53,8 +52,8 @@ type peerResult struct {
 	answer  *answer
 }
 
-// A peerOffer is an incoming request that matches the request of this call. reply receives true if
-// the call has handled r; otherwise the next matching call gets the offer.
+// A peerOffer is an incoming request matching the request of a call. reply receives true if the
+// call has handled r; otherwise the next matching call gets the offer.
 type peerOffer struct {
 	r     *request
 	last  bool // no other call will be asked
@@ -98,10 +97,10 @@ func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote
 	return link, g, err
 }
 
-// listen registers this call for requests of the peer. If another process waits at the address and
-// the peer's address has the same port, that is no error: the other process may be the peer, or the
-// peer may be on another host. Then the outgoing request finds the peer, and listen is tried again
-// before each attempt.
+// listen registers the call for requests of the peer. An address in use by another process is no
+// error if the peer's address has the same port: the other process may be the peer, or the peer may
+// be on another host. Then the outgoing request finds the peer, and listen is tried again before
+// each attempt.
 func (pc *peerCall) listen() error {
 	l, err := pc.d.listen(pc.at)
 	if errors.Is(err, syscall.EADDRINUSE) && pc.at.Port() == pc.target.Port() {
@@ -156,8 +155,7 @@ func (pc *peerCall) run(ctx context.Context) (vi.Link, vi.Agreement, error) {
 	return pc.link, pc.g, pc.err
 }
 
-// result handles an event of the outgoing connection. It ignores events of a connection that was
-// abandoned.
+// result handles an event of the outgoing connection. It ignores events of an abandoned connection.
 func (pc *peerCall) result(ctx context.Context, r peerResult) {
 	if r.attempt != pc.attempt || pc.cancel == nil {
 		if r.nc != nil {
@@ -195,8 +193,8 @@ func (pc *peerCall) result(ctx context.Context, r peerResult) {
 	}
 }
 
-// offered handles an incoming request that matches this call. Only a request that this call has
-// sent itself is left to another matching call, if there is one.
+// offered handles an incoming request matching the call. Only a request sent by the same call is
+// left to another matching call, if any.
 func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 	r := o.r
 	if pc.m.isOwn(r.remote) && !o.last {
@@ -204,8 +202,8 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 		return
 	}
 	if r.withdrawn() {
-		// The peer has cancelled this request, and may send another. Accepting this one would end
-		// the call with a connection the peer does not have.
+		// The peer has cancelled the request, and may send another. Accepting a cancelled request
+		// would end the call with a connection the peer does not have.
 		r.m.closed()
 		r.end()
 		o.reply <- true
@@ -241,8 +239,8 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 	o.reply <- true
 }
 
-// do performs the machine's steps for the outgoing connection. a is the answer that caused the
-// steps, or nil.
+// do performs the machine's steps for the outgoing connection. a is the answer behind the steps, or
+// nil.
 func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 	for _, s := range steps {
 		switch s.do {
@@ -291,8 +289,8 @@ func (pc *peerCall) nextPlace() netip.AddrPort {
 	return to
 }
 
-// peerError is outcomeError for a peer-to-peer request. A host that refuses TCP may only be late,
-// so the error at the end is a timeout.
+// peerError is outcomeError for a peer-to-peer request. A host refusing TCP may only be late, so
+// the error at the end is a timeout.
 func peerError(ctx context.Context, s setupStep, a *answer) error {
 	var code vitcpwire.RemoteError
 	if a != nil {
@@ -315,7 +313,7 @@ func (pc *peerCall) report(r peerResult) {
 	}
 }
 
-// drop abandons the outgoing connection, at whatever stage it is.
+// drop abandons the outgoing connection at any stage.
 func (pc *peerCall) drop() {
 	if pc.cancel != nil {
 		pc.cancel()

@@ -33,7 +33,7 @@ type simEnd struct {
 	nextPort uint16
 }
 
-// A simConn is one TCP connection. End from has dialled it.
+// A simConn is a TCP connection. End from has dialled it.
 type simConn struct {
 	from    int
 	port    uint16
@@ -43,7 +43,8 @@ type simConn struct {
 	closed  [2]bool     // closed by that end
 }
 
-// note writes an action of an end into its column of the ladder. A failing run prints the ladder.
+// note writes an action of an end into the end's column of the ladder. A failing run prints the
+// ladder.
 func (s *peerSim) note(end int, what string) {
 	if end == 0 {
 		fmt.Fprintf(&s.log, "%8v  %-44s|\n", s.now.Sub(t0), what)
@@ -52,7 +53,7 @@ func (s *peerSim) note(end int, what string) {
 	}
 }
 
-// arrow writes a message of a connection that arrives at an end.
+// arrow writes a message of a connection, arriving at an end.
 func (s *peerSim) arrow(n, to int, msg string) {
 	label := fmt.Sprintf(" %s of %d ", msg, n)
 	line := strings.Repeat("-", max(0, 42-len(label))/2) + label + strings.Repeat("-", max(0, 43-len(label))/2)
@@ -64,7 +65,7 @@ func (s *peerSim) arrow(n, to int, msg string) {
 	fmt.Fprintf(&s.log, "%8v  %-44s|\n", s.now.Sub(t0), line)
 }
 
-// A simEvent is one event that is possible now.
+// A simEvent is an event possible now.
 type simEvent struct {
 	end  int // the end at which it happens
 	name string
@@ -207,8 +208,8 @@ func (s *peerSim) do(i int, steps []setupStep) {
 func (s *peerSim) run() error {
 	for range 2000 {
 		evs := s.enabled()
-		// The next timer fires if no other event is possible. While the budget lasts, it is also
-		// one of the choices.
+		// The next timer fires if no other event is possible. While the budget lasts, the timer is
+		// also a choice.
 		next := -1
 		for i, e := range s.ends {
 			if w := e.m.wakeAt(); e.started && !w.IsZero() && (next < 0 || w.Before(s.ends[next].m.wakeAt())) {
@@ -239,9 +240,9 @@ func (s *peerSim) run() error {
 	return fmt.Errorf("no end")
 }
 
-// verdict returns an error unless both ends have the same connection, or neither has one. One
-// exception can't be avoided by any protocol: the time of one side ends while the other side's
-// acceptance is in flight. The other side then finds its connection closed.
+// verdict returns an error unless both ends have the same connection, or neither has a connection.
+// There is an exception no protocol can avoid: the time of a side ends while the other side's
+// acceptance is in flight. The accepting side then finds the connection closed.
 func (s *peerSim) verdict() error {
 	a, b := s.ends[0], s.ends[1]
 	switch {
@@ -297,8 +298,8 @@ func newPeerSim(choose func(int) int, seed uint64, equality int, deadline time.D
 var equalities = []string{"addresses differ", "discriminators differ", "ports differ", "nothing differs"}
 
 // Every interleaving of two crossing requests ends with exactly one connection. The test tries all
-// interleavings, up to a number of timers that fire early. With equal port numbers it tries only
-// random interleavings, because a tie can repeat. [VIT-4-1] [V-32] [V-33]
+// interleavings, up to a number of early timers. With equal port numbers it tries only random
+// interleavings, because a tie can repeat. [VIT-4-1] [V-32] [V-33]
 func TestVIT_4_EveryInterleaving(t *testing.T) {
 	for equality, name := range equalities[:3] {
 		t.Run(name, func(t *testing.T) {
@@ -337,8 +338,8 @@ func TestVIT_4_EveryInterleaving(t *testing.T) {
 }
 
 // The test runs random interleavings with early timers and refused connections. With a long
-// deadline the ends always connect. With a short one they may both time out, but they never end
-// with two connections, or with a connection at only one end. [VIT-4-2] [V-33]
+// deadline the ends always connect. With a short deadline both may time out, but never end with two
+// connections, or with a connection at only one end. [VIT-4-2] [V-33]
 func TestVIT_4_RandomInterleavings(t *testing.T) {
 	for equality, name := range equalities {
 		for _, short := range []bool{false, true} {

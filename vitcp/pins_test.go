@@ -40,8 +40,8 @@ func (d *deregistration) wait() {
 	}
 }
 
-// All accesses to a region during one Receive share one pin. Deregistration waits for that pin.
-// Later messages for the region are refused although it is still pinned. The pin ends with the
+// All accesses to a region during a Receive share a pin. Deregistration waits for the pin. Later
+// messages for the region are refused although the region is still pinned. The pin ends with the
 // Receive. [V-42] [VIA-8.3-16]
 func TestPinOfOneReceive(t *testing.T) {
 	var dereg *deregistration
@@ -78,8 +78,8 @@ func TestPinOfOneReceive(t *testing.T) {
 	s.wantEnd(io.EOF)
 }
 
-// Between two Receives no memory is pinned. So memory that short messages have just used can be
-// deregistered at once, and the next message to it fails. [V-42]
+// Between two Receives no memory is pinned. So memory just used by short messages can be
+// deregistered at once, and the next message to the memory fails. [V-42]
 func TestNoPinBetweenReceives(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 100, allRights)
@@ -143,7 +143,7 @@ func TestHeldPinGrantsNothing(t *testing.T) {
 	}
 }
 
-// The peer does not read, so short messages wait. Their memory can be deregistered, because its
+// The peer does not read, so short messages wait. Their memory can be deregistered, because the
 // bytes are copied at once or on demand. [VIA-8.3-16]
 func TestDeregisterBehindAFullSocket(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})
@@ -167,8 +167,8 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 	for i := range buf {
 		buf[i] = 0xaa // the test may use the memory again
 	}
-	// This message ends the connection when all other messages were sent, because its memory is not
-	// registered.
+	// The last message ends the connection when all other messages were sent, because the memory is
+	// not registered.
 	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1)))
 	for _, x := range s.wantEnd(io.EOF) {
 		if bytes.Contains(x.payload, []byte{0xaa}) {

@@ -17,9 +17,9 @@ type guess struct {
 }
 
 // Predict implements placer.Wire. It predicts the rest of the current RDMA Write or Read Response,
-// whose header states the length, and the responses expected after it. For a Send it assumes the
-// length of the last long Send. That is safe, because the predicted memory belongs to that message
-// only.
+// whose header states the length, and the responses expected next. For a Send it assumes the length
+// of the last long Send. The guess is safe, because the predicted memory belongs to the predicted
+// message only.
 func (w *wire) Predict(to *placer.Predictions) {
 	l := (*link)(w)
 	x := &l.rx
@@ -46,7 +46,7 @@ func (w *wire) Predict(to *placer.Predictions) {
 	}
 }
 
-// predictReads predicts the rest of the current Read Response and the responses after it.
+// predictReads predicts the rest of the current Read Response and the next responses.
 func (l *link) predictReads(to *placer.Predictions) {
 	x := &l.rx
 	i, at := 0, x.asm.resp.offset
@@ -67,8 +67,8 @@ func (l *link) predictReads(to *placer.Predictions) {
 	}
 }
 
-// predictRest predicts the bytes from at to end of a message of type t, in memory that pin returns.
-// It returns true if all these bytes are predicted.
+// predictRest predicts the bytes from at to end of a message of type t, in memory from pin. It
+// returns true if all bytes are predicted.
 func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, pin func(at uint32, n int) vi.Memory) bool {
 	x := &l.rx
 	x.typ = t
@@ -93,7 +93,7 @@ func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uin
 }
 
 // Predicted implements placer.Wire. If a Send ends earlier than predicted, the prediction was
-// wrong: the bytes that were read after it, and their memory, are taken back before the message is
+// wrong: the bytes read after the Send, and their memory, are taken back before the message is
 // delivered.
 func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload []byte, ok bool, err error) {
 	l := (*link)(w)

@@ -15,11 +15,11 @@ import (
 	"viaduct/vi"
 )
 
-// maxDiscriminator is the maximum length in bytes that package vi enforces. [V-04]
+// maxDiscriminator is the maximum length in bytes enforced by package vi. [V-04]
 const maxDiscriminator = vitcpwire.MaxDiscriminator
 
 // A Provider is VI over TCP. All NICs of a Provider share the listening addresses. So several
-// applications of a process can use one port, and the discriminator selects the application. The
+// applications of a process can share a port, and the discriminator selects the application. The
 // methods may be called concurrently.
 type Provider struct { // [VIT-2.2.2.2.1-2]
 	cfg   Config
@@ -127,7 +127,7 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	return d, nil
 }
 
-// hostPart returns the device's address in the form that peers on other hosts use.
+// hostPart returns the device's address in the form for peers on other hosts.
 func (d *device) hostPart() []byte {
 	ap := d.known
 	if ap.Port() == vitcpwire.Port {
@@ -204,7 +204,7 @@ func (d *device) FormatHost(host []byte) string {
 	return ap.String()
 }
 
-// ParseHost implements vi.Device. It parses an IP address, which may have a port.
+// ParseHost implements vi.Device. It parses an IP address with or without a port.
 func (d *device) ParseHost(s string) ([]byte, error) {
 	if ip, err := netip.ParseAddr(s); err == nil {
 		return vi.IPAddress(netip.AddrPortFrom(ip, 0), "").Host, nil
@@ -260,7 +260,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-// enter registers a goroutine that works for the device; the goroutine must call wg.Done. If the
+// enter registers a goroutine working for the device; the goroutine must call wg.Done. If the
 // device is closed, enter returns an error and registers nothing.
 func (d *device) enter() error {
 	d.mu.Lock()
@@ -300,10 +300,10 @@ func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 	return l, nil
 }
 
-// place returns the address to listen at for the host part of a local address, which must be an IP
-// address, with or without a port. An empty host part, or the device's own address, stands for all
-// addresses where the device listens, because a device at a wildcard is known by one address and
-// answers at all. [VIT-2.2.2.2.1-1]
+// place returns the address to listen at for the host part of a local address: an IP address with
+// or without a port. An empty host part, or the device's own address, stands for all addresses
+// where the device listens, because a device at a wildcard is known by a single address and answers
+// at all. [VIT-2.2.2.2.1-1]
 func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if len(local.Host) == 0 {
 		return d.addr, nil
@@ -322,7 +322,7 @@ func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 }
 
 // noteMatch counts consecutive No Match answers of one target, and returns the count. missed is
-// false for any other answer, which resets the count.
+// false for any other answer; the count is then reset.
 func (d *device) noteMatch(target netip.AddrPort, missed bool) (inRow int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -338,8 +338,7 @@ func (d *device) noteMatch(target netip.AddrPort, missed bool) (inRow int) {
 }
 
 // These are the pauses after consecutive No Match answers of one target. They exist because callers
-// of VIPL repeat a request without a pause of their own, and each request is a TCP connection.
-// [VIA 6.4.5]
+// of VIPL repeat a request without a pause, and each request is a TCP connection. [VIA 6.4.5]
 const (
 	missPause    = time.Millisecond
 	missPauseMax = 10 * time.Millisecond
@@ -358,7 +357,7 @@ func (d *device) pace(ctx context.Context, target netip.AddrPort) {
 	}
 }
 
-// discriminator checks the length of b and returns it as a discriminator. [V-04]
+// discriminator checks the length of b and returns b as a discriminator. [V-04]
 func discriminator(b []byte) (vitcpwire.Discriminator, error) {
 	dis, err := vitcpwire.MakeDiscriminator(b)
 	if err != nil {
@@ -368,7 +367,7 @@ func discriminator(b []byte) (vitcpwire.Discriminator, error) {
 	return dis, nil
 }
 
-// contextError returns the error of package vi for a context that has expired or was cancelled.
+// contextError returns the error of package vi for an expired or cancelled context.
 func contextError(ctx context.Context) error {
 	err := context.Cause(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -10,13 +10,13 @@ import (
 
 const (
 	// Payload is read straight into place before all of it has arrived if the segment has at least
-	// directSegment bytes of payload, and directRest of them are missing.
+	// directSegment bytes of payload, and directRest bytes are missing.
 	directSegment = 32 << 10
 	directRest    = 4 << 10
 
-	// watchedLen is the number of bytes at the end of an RDMA Write that are placed after all
-	// others, if the kernel places the others. The kernel's order is unknown, and a program may
-	// poll the last bytes to detect that all have arrived. [VIA-4.2-5]
+	// watchedLen is the number of bytes at the end of an RDMA Write placed after all others, if the
+	// kernel places the others. The kernel's order is unknown, and a program may poll the last
+	// bytes to detect the arrival of all. [VIA-4.2-5]
 	watchedLen = 8
 )
 
@@ -34,7 +34,7 @@ type rxState struct {
 	guess
 }
 
-// A taking is the segment that is being received, or the last one.
+// A taking is the segment being received, or the last segment.
 type taking struct {
 	t       *messageType
 	h       vitcpwire.Header
@@ -43,7 +43,7 @@ type taking struct {
 	all     []byte // memory of the whole message that begins with the segment, if pinned in one piece; otherwise nil
 }
 
-// taken returns the number of bytes of the message that are in place.
+// taken returns the number of bytes of the message in place.
 func (x *rxState) taken() uint32 { return x.h.Offset + uint32(x.Placed()) }
 
 // length returns the number of bytes of the message up to the end of the segment.
@@ -81,7 +81,7 @@ func (l *link) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, e
 	return taken, missing, err
 }
 
-// nudge wakes the send role if the received messages give it work that must not wait. [V-12] [V-21]
+// nudge wakes the send role if an acknowledgement or the credits must not wait. [V-12] [V-21]
 func (l *link) nudge() {
 	if l.level == reception && l.acks.urgent() || l.flow && l.mine.urgent() {
 		l.rx.kick = true
@@ -93,9 +93,9 @@ func (l *link) nudge() {
 	}
 }
 
-// Drained implements frameio.Protocol. It sends acknowledgements. A consumer that polls has just
-// received messages and is likely to answer, and its answer carries the acknowledgement. If it does
-// not answer, and only messages arrive, a NOP carries the acknowledgement after a millisecond.
+// Drained implements frameio.Protocol. It sends acknowledgements. A polling consumer has just
+// received messages and is likely to answer, and the answer carries the acknowledgement. Without an
+// answer, and if only messages arrive, a NOP carries the acknowledgement after a millisecond.
 func (l *link) Drained() {
 	x := &l.rx
 	if !l.life.Load().running() {
@@ -119,7 +119,7 @@ type wire link
 
 var _ placer.Wire = (*wire)(nil)
 
-// Next implements placer.Wire. Each message is finished before the next one begins. [VIA-4.4-2]
+// Next implements placer.Wire. Each message is finished before the next begins. [VIA-4.4-2]
 // [VIA-4.4-3]
 func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, ok bool, err error) {
 	l := (*link)(w)
@@ -155,8 +155,8 @@ func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, 
 	return n, p[hl:n], true, nil
 }
 
-// watched returns the number of bytes at the end of a segment that are placed after all others:
-// watchedLen for the last segment of an RDMA Write, and otherwise 0.
+// watched returns the number of bytes at the end of a segment placed after all others: watchedLen
+// for the last segment of an RDMA Write, and otherwise 0.
 func watched(h *vitcpwire.Header) int {
 	if h.Type == vitcpwire.Write && h.Flags&vitcpwire.EndOfMessage != 0 {
 		return watchedLen
@@ -215,11 +215,11 @@ func (w *wire) Target(held regmem.Ref, off, n int) regmem.Ref {
 	return regmem.Ref(x.t.target(l, vi.Memory(held), x.h.Offset+uint32(off), n))
 }
 
-// Lost implements placer.Wire: it handles a memory fault while payload is placed.
+// Lost implements placer.Wire for a memory fault while payload is placed.
 func (w *wire) Lost(error) { w.rx.t.fail((*link)(w)) }
 
 // End implements placer.Wire. It finishes a segment whose bytes are all in place. With the last
-// segment it also finishes the message.
+// segment End also finishes the message.
 func (w *wire) End(last []byte) error {
 	l := (*link)(w)
 	x := &l.rx
@@ -233,14 +233,14 @@ func (w *wire) End(last []byte) error {
 	return x.t.end(l, x.h.Flags&vitcpwire.TransmitError != 0)
 }
 
-// wake makes the send role retry the descriptor that waits for a credit or for the read window.
+// wake makes the send role retry the descriptor waiting for a credit or for the read window.
 func (l *link) wake() {
 	l.blocked.Store(false)
 	l.rx.kick = true
 }
 
-// received records that a message was received completely. Only now may it be acknowledged, because
-// its bytes are in place and its completion is published.
+// received records a completely received message. The message may be acknowledged from now on,
+// because the bytes are in place and the completion is published.
 func (l *link) received(payload uint32) {
 	if l.life.Load().faulted() {
 		return

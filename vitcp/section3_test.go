@@ -62,8 +62,8 @@ func TestVIT_3_Encapsulation(t *testing.T) {
 	}
 }
 
-// Settings of the Dialect serve a peer that counts types from one, and a peer that omits the RDMA
-// header of responses. [V-02] [V-23]
+// Settings of the Dialect serve a peer whose types count from 1, and a peer without the RDMA header
+// in responses. [V-02] [V-23]
 func TestVIT_3_Dialects(t *testing.T) {
 	for _, d := range []vitcpwire.Dialect{{TypeOffset: 1}, {BareReadResponse: true}, {TypeOffset: 7, BareReadResponse: true}} {
 		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 		d.Status()&vi.StatusOpMask != vi.StatusOpRemoteRDMAWrite || string(buf[20:30]) != "0123456789" {
 		t.Errorf("%#x, %v, %d", d.ImmediateData, d.Status(), d.Length)
 	}
-	// This side sets the immediate data in all segments of its message, and in no segment of other
+	// The VI sets the immediate data in all segments of the message, and in no segment of other
 	// messages.
 	s.post(9)
 	big, _ := register(t, s.n, 100000, vi.MemAttributes{})
@@ -202,8 +202,7 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 // [V-20] [V-22]
 func TestVIT_3_1_FlowControl(t *testing.T) {
 	t.Run("sender", func(t *testing.T) {
-		// The probe advertises k descriptors, and exactly k messages that consume a descriptor
-		// arrive.
+		// The probe advertises k descriptors, and exactly k descriptor-consuming messages arrive.
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		for range 8 {
@@ -303,7 +302,7 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Ack != 6 || x.h.Posted != 1 || x.h.Length != 24 {
 			t.Errorf("%v", x.h)
 		}
-		// A NOP that changes no count gets no NOP as an answer.
+		// A NOP without a changed count gets no NOP as an answer.
 		s.nop()
 		s.silent()
 	})
@@ -436,9 +435,9 @@ func TestVIT_3_1_NOP(t *testing.T) {
 // TestVIT_3_1_MessageACK covers Message ACK of section 3.1.
 func TestVIT_3_1_MessageACK(t *testing.T) {
 	t.Run("VIT-3.1-ACK-1", func(t *testing.T) {
-		// Before the first message the acknowledgement is the number that precedes it. After that
-		// it is the number of the last message received without error. A burst is acknowledged
-		// once. [VIT-3.1-ACK-1] [V-09] [V-12]
+		// Before the first message the acknowledgement is the preceding number. Later it is the
+		// number of the last message received without error. A burst is acknowledged once.
+		// [VIT-3.1-ACK-1] [V-09] [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, first: 100, posted: 5})
 		must(t, s.v.PostSend(vi.NewSend()))
 		if x := s.want(vitcpwire.Send); x.h.Ack != 100 {
@@ -489,8 +488,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-2 polled", func(t *testing.T) {
-		// If the consumer polls, the acknowledgement waits for its answer, for an arrival that is
-		// not a message, or for the timer. The test pretends that the timer is running. [V-12]
+		// If the consumer polls, the acknowledgement waits for the answer, for an arrival other
+		// than a message, or for the timer. The test pretends that the timer is running. [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		l := s.v.Link().(*link)
 		l.armed.Store(true)
@@ -546,8 +545,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-4", func(t *testing.T) {
-		// A Send does not complete without an acknowledgement. One acknowledgement covers all Sends
-		// before it, and one with an unknown number covers none. [VIT-3.1-ACK-4] [V-10] [V-11]
+		// A Send does not complete without an acknowledgement. An acknowledgement covers all
+		// earlier Sends; with an unknown number it covers none. [VIT-3.1-ACK-4] [V-10] [V-11]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		for range 3 {
 			must(t, s.v.PostSend(vi.NewSend()))
@@ -577,7 +576,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 	})
 	t.Run("VIT-3.1-ACK-5", func(t *testing.T) {
 		// A Read completes with its response, not with an acknowledgement. Acknowledged messages
-		// after the Read complete only after it. [VIT-3.1-ACK-5] [V-11]
+		// after the Read complete only after the Read. [VIT-3.1-ACK-5] [V-11]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		must(t, s.v.PostSend(vi.NewSend()))
@@ -602,7 +601,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 	t.Run("VIT-3.1-ACK-5 apart", func(t *testing.T) {
 		// Acknowledgements and responses arrive one at a time. Messages 1 and 4 are Reads. An
 		// acknowledgement completes neither a Read whose response has not arrived nor the messages
-		// after it. [VIT-3.1-ACK-5]
+		// after the Read. [VIT-3.1-ACK-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		read := func() *vi.Descriptor { return vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1)) }
@@ -634,8 +633,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 				t.Fatalf("step %d: one more is done, %v; state %v", i, err, s.v.State())
 			}
 		}
-		// A send that failed locally completes when the sends before it are acknowledged. It then
-		// ends the connection.
+		// A locally failed send completes when the earlier sends are acknowledged. It then ends the
+		// connection.
 		must(t, s.v.PostSend(vi.NewSend()))
 		must(t, s.v.PostSend(vi.NewSend(vi.Segment{Address: r.Address(), Handle: r.Handle() + 1, Length: 1})))
 		s.want(vitcpwire.Send)
@@ -648,8 +647,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		s.wantEnd(io.EOF)
 	})
 	t.Run("VIT-3.1-ACK-5 an error behind a read", func(t *testing.T) {
-		// A Read completes when its data has arrived. The failed send after it then completes and
-		// ends the connection. [VIT-3.1-ACK-5] [VIA-4.5-5]
+		// A Read completes when the data has arrived. The next, failed send then completes and ends
+		// the connection. [VIT-3.1-ACK-5] [VIA-4.5-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, buf := register(t, s.n, 10, vi.MemAttributes{})
 		read := vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1))
@@ -674,8 +673,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		waitState(t, s.v, vi.Error)
 	})
 	t.Run("VIT-3.1-ACK-4 half", func(t *testing.T) {
-		// An acknowledgement of a message that is not completely sent is ignored. [VIT-3.1-ACK-4]
-		// [V-11]
+		// An acknowledgement of an incompletely sent message is ignored. [VIT-3.1-ACK-4] [V-11]
 		const size = 32 << 20 // more than the sockets hold
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9, ce: func(ce *vitcpwire.CE) { ce.MTU = size }})
 		r, _ := register(t, s.n, size, vi.MemAttributes{})
@@ -789,7 +787,7 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ERR-4 news", func(t *testing.T) {
-		// A code for a message that was acknowledged, or never sent, is ignored. [VIT-3.1-ERR-4]
+		// A code for an acknowledged or never sent message is ignored. [VIT-3.1-ERR-4]
 		// [VIT-3.1-ACK-5] [V-11]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		for range 3 {
@@ -847,7 +845,7 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 		}
 	})
 	t.Run("V-19", func(t *testing.T) {
-		// At Unreliable Delivery a message that finds no descriptor is dropped. [V-19] [V-44]
+		// At Unreliable Delivery a message without a descriptor is dropped. [V-19] [V-44]
 		attrs := withLevel(reliableAll, vi.UnreliableDelivery)
 		attrs.FlowControl = false
 		s := serveProbe(t, sessionOpts{attrs: attrs})
@@ -866,8 +864,8 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 }
 
 // The report of an error is sent before the end of the stream, whatever the send role is doing when
-// the error is found. Here the send role repeatedly looks for a descriptor to send, as it does
-// after every doorbell. [VIT-3.1-ACK-6] [V-18]
+// the error is found. Here the send role repeatedly looks for a descriptor to send, as after every
+// doorbell. [VIT-3.1-ACK-6] [V-18]
 func TestVIT_3_1_ReportBeforeEnd(t *testing.T) {
 	p := connectPair(t, Config{WrapConn: hideDescriptor}, reliableAll)
 	r, _ := register(t, p.na, 10, vi.MemAttributes{})
@@ -970,8 +968,8 @@ func TestVIT_3_1_TransmitError(t *testing.T) {
 	})
 }
 
-// voidEnd checks the effect of a void message. At the reliable levels it ends the connection, at
-// Reliable Reception with a report. At Unreliable Delivery it has no effect.
+// voidEnd checks the effect of a void message. At the reliable levels the message ends the
+// connection, at Reliable Reception with a report. At Unreliable Delivery nothing happens.
 func voidEnd(t *testing.T, s *session, level vi.Reliability) {
 	t.Helper()
 	if level == vi.UnreliableDelivery {

@@ -15,7 +15,7 @@ import (
 	"viaduct/vi"
 )
 
-// The calling side runs against a probe that gives every possible answer. [VIT-4.2-2] [VIT-4.2-4]
+// The calling side runs against a probe with every possible answer. [VIT-4.2-2] [VIT-4.2-4]
 // [VIT-4.2-5] [VIT-2.2.2.2.2-4] [V-34] [V-46]
 func TestVIT_4_2_Caller(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
@@ -141,7 +141,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 		must(t, err)
 	})
 	t.Run("V-16", func(t *testing.T) {
-		// The caller accepts an answer that repeats the fields of its request. [V-16]
+		// The caller accepts an answer with the fields of the request. [V-16]
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
 		done := callVI(t, n, w, c.addr("x"), patience)
@@ -155,7 +155,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 	})
 }
 
-// The called side runs against a probe that calls in every possible way. [VIT-4.3-2] [VIT-4.3-3]
+// The called side runs against a probe calling in every possible way. [VIT-4.3-2] [VIT-4.3-3]
 // [VIT-4.3-5] [VIT-4.3-6] [V-01] [V-04] [V-05] [V-14] [V-35]
 func TestVIT_4_3_Called(t *testing.T) {
 	p := openProvider(t, Config{RequestTimeout: 400 * time.Millisecond, MaxSecurity: 100})
@@ -263,7 +263,7 @@ func TestVIT_4_3_Called(t *testing.T) {
 	})
 	t.Run("offer", func(t *testing.T) {
 		// The application can read the caller's attributes, and the Connect Accept states the
-		// agreed ones. [VIT-4.3-4] [VIT-4.3-6] [VIT-3.2-3] [VIT-3.2-4] [VIT-3.2-5] [V-16]
+		// agreed attributes. [VIT-4.3-4] [VIT-4.3-6] [VIT-3.2-3] [VIT-3.2-4] [VIT-3.2-5] [V-16]
 		n := openNIC(t, openProvider(t, Config{}))
 		a := reliableAll
 		a.MaxTransferSize, a.ReadWindow, a.EnableRDMAWrite = 5000, 3, false
@@ -352,10 +352,9 @@ type signer struct{ fail error }
 func (s *signer) Sign(_ Call, info []byte) ([]byte, error)   { return info, s.fail }
 func (s *signer) Verify(_ Call, info []byte) ([]byte, error) { return info, nil }
 
-// An Accept that fails has no lasting effect. The VI is unchanged. The caller gets a Connect Reject
-// or finds the connection closed, and its place among the half-open connections is free. The request
-// is answered, so that no other VI can accept it.
-// [VIT-4.3-6]
+// A failed Accept has no lasting effect. The VI is unchanged. The caller gets a Connect Reject or
+// finds the connection closed, and the place among the half-open connections is free. The request
+// is answered, so that no other VI can accept it. [VIT-4.3-6]
 func TestVIT_4_3_AcceptFails(t *testing.T) {
 	errSign := errors.New("no signature")
 	for name, v := range map[string]struct {
@@ -483,8 +482,9 @@ func TestVIT_4_3_Listening(t *testing.T) {
 		}
 	})
 	t.Run("another port", func(t *testing.T) {
-		// The device listens at the port of a local address, or at its own port if the address has
-		// none. A host part that is no IP address is an error. [VIT-2.2.2.2.1-1] [V-04]
+		// The device listens at the port of a local address, or at the device's own port if the
+		// address has none. A host part other than an IP address is an error. [VIT-2.2.2.2.1-1]
+		// [V-04]
 		n := openNIC(t, openProvider(t, Config{}))
 		d := n.Device().(*device)
 		port := free()
@@ -512,7 +512,7 @@ func TestVIT_4_3_Listening(t *testing.T) {
 		}
 	})
 	t.Run("shared", func(t *testing.T) {
-		// Two NICs of one provider share a port. Another provider can't use it.
+		// Two NICs of a provider share a port. Another provider can't use the port.
 		p := openProvider(t, Config{})
 		n := openNIC(t, p)
 		ap, _ := n.addr("").AddrPort()
@@ -574,7 +574,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		})
 	}
 	t.Run("one NIC", func(t *testing.T) {
-		// Two VIs of one NIC with equal addresses are connected to each other, and not each to
+		// Two VIs of a NIC with equal addresses are connected to each other, and not each to
 		// itself.
 		n := openNIC(t, openProvider(t, Config{}))
 		a, b := newVI(t, n, reliableAll), newVI(t, n, reliableAll)
@@ -589,9 +589,9 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("one address", func(t *testing.T) {
-		// Three providers stand for three processes at one address and port. Only one of them can
-		// wait there, and the requests of the others find it. When the first one has closed,
-		// another one waits there.
+		// Three providers stand for three processes at one address and port. Only one process can
+		// wait there, and the requests of the others find the waiting process. When the first
+		// process has closed, another waits there.
 		first := openNIC(t, openProvider(t, Config{Listen: "127.0.0.1:0"}))
 		other := func() *nicUnderTest { return openNIC(t, openProvider(t, Config{Port: first.port()})) }
 		at := func(d string) vi.Address { return first.addr(d) }
@@ -633,8 +633,8 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("VIT-4-2", func(t *testing.T) {
-		// A request that gets No Match is repeated with growing pauses until the deadline.
-		// [VIT-4-2] [V-33]
+		// After a No Match a request is repeated with growing pauses until the deadline. [VIT-4-2]
+		// [V-33]
 		n := openNIC(t, openProvider(t, Config{}))
 		c := listenProbe(t)
 		v := newVI(t, n, reliableAll)
@@ -659,7 +659,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("VIT-4-2 refused", func(t *testing.T) {
-		// At the deadline the call returns the refusal, which has no reason here. [VIT-4-2] [V-33]
+		// At the deadline the call returns the refusal, here without a reason. [VIT-4-2] [V-33]
 		n := openNIC(t, openProvider(t, Config{}))
 		c := listenProbe(t)
 		v := newVI(t, n, reliableAll)
@@ -712,7 +712,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 				t.Errorf("stats %+v", st)
 			}
 		}
-		// A request that was tried is counted.
+		// A tried request is counted.
 		w := newVI(t, n, reliableAll)
 		must(t, w.ConnectPeerRequest(n.addr("x"), c.addr("y"), 20*time.Millisecond))
 		if _, err := w.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrTimeout) {
@@ -723,8 +723,8 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("crossed", func(t *testing.T) {
-		// The probe's request crosses the request of this side. Both ends have the address
-		// 127.0.0.1, so the discriminators decide. [VIT-4-1] [V-32]
+		// The probe's request crosses the VI's request. Both ends have the address 127.0.0.1, so
+		// the discriminators decide. [VIT-4-1] [V-32]
 		for _, higher := range []bool{false, true} {
 			n := openNIC(t, openProvider(t, Config{}))
 			c := listenProbe(t)

@@ -14,20 +14,20 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A Call describes a connection during set-up, for functions that decide about the connection.
+// A Call describes a connection during set-up, for the functions deciding about the connection.
 type Call struct {
 	Caller, Callee netip.Addr // the IP addresses of the two sides
 	Calling        []byte     // the caller's discriminator
 	Called         []byte     // the discriminator that the caller asks for
 
-	// Request is the security information of the Connect Request, as it was on the wire. It is set
-	// while the information of the Connect Accept is made or checked, and ties the answer to the
-	// request. It is nil while the request's own information is made or checked.
+	// Request is the security information of the Connect Request, as received on the wire. It is
+	// set while the information of the Connect Accept is made or checked, and ties the answer to
+	// the request. Request is nil while the request's own information is made or checked.
 	Request []byte
 }
 
-// An Authenticator adds its own part to the security information that VIs send. It checks and
-// removes the peer's part. Its methods may be called concurrently.
+// An Authenticator adds its own part to the security information sent by VIs. It checks and removes
+// the peer's part. The methods may be called concurrently.
 type Authenticator interface { // [VIT-2.2.1-3] [VIT-3.2-6]
 	// Sign returns the security information to send. info is the part of the VI consumer and may be
 	// empty; the authenticator adds its own part.
@@ -42,7 +42,7 @@ type Authenticator interface { // [VIT-2.2.1-3] [VIT-3.2-6]
 // accepted.
 var ErrSecurity = errors.New("vitcp: security information not accepted")
 
-// An HMAC puts this part in front of the consumer's security information.
+// An HMAC puts the following part in front of the consumer's security information.
 //
 //	"VIHM" | version 1 | 3 bytes zero | time, ns since 1970 | nonce, 16 bytes | HMAC-SHA-256, 32 bytes
 const (
@@ -52,26 +52,27 @@ const (
 	hmacSumAt   = hmacNonceAt + 16
 	hmacLen     = hmacSumAt + sha256.Size
 
-	// hmacNonces is the maximum number of remembered nonces. While that many are valid, further
-	// connections are refused.
+	// hmacNonces is the maximum number of remembered nonces. At the maximum, further connections
+	// are refused.
 	hmacNonces = 1 << 16
 )
 
 // An HMAC is an Authenticator with a key both sides share. Each side proves possession of the key,
 // by an HMAC-SHA-256 over both IP addresses, both discriminators, a nonce, the time and the
 // consumer's own information. An HMAC prevents strangers from connecting. Later data is neither
-// encrypted nor authenticated; use TLS for that. The clocks of the two sides must agree within
-// MaxSkew. Nonces are remembered for MaxSkew, so that an overheard request cannot be replayed to
-// the same provider.
+// encrypted nor authenticated without TLS. The clocks of the two sides must agree within MaxSkew.
+// Nonces are remembered for MaxSkew, so that an overheard request cannot be replayed to the same
+// provider.
 type HMAC struct {
 	// Key is the shared secret; at least 16 bytes.
 	Key []byte
 
-	// MaxSkew is the maximum difference between the peer's clock and this side's. 0 means a minute.
+	// MaxSkew is the maximum difference between the peer's clock and the local clock. 0 means a
+	// minute.
 	MaxSkew time.Duration
 
-	// IgnoreAddresses excludes the IP addresses from the HMAC, for peers that reach each other
-	// through address translation. Both sides must use the same setting.
+	// IgnoreAddresses excludes the IP addresses from the HMAC, for peers behind address
+	// translation. Both sides must use the same setting.
 	IgnoreAddresses bool
 
 	// Now is the clock; nil means time.Now.
@@ -133,7 +134,7 @@ func (h *HMAC) Verify(c Call, b []byte) ([]byte, error) {
 	return info, nil
 }
 
-// sum returns the HMAC over all fields. A field of variable length is preceded by its length, so
+// sum returns the HMAC over all fields. A field of variable length is preceded by the length, so
 // that no two calls yield the same input.
 func (h *HMAC) sum(c Call, head, info []byte) []byte {
 	m := hmac.New(sha256.New, h.Key)
@@ -161,8 +162,8 @@ func (h *HMAC) sum(c Call, head, info []byte) []byte {
 	return m.Sum(nil)
 }
 
-// fresh reports whether the nonce is new, and remembers it until the given time. It returns false
-// if hmacNonces valid nonces are remembered.
+// fresh reports whether the nonce is new, and remembers the nonce until the given time. It returns
+// false if hmacNonces valid nonces are remembered.
 func (h *HMAC) fresh(nonce [16]byte, now, until time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,8 +187,8 @@ func (h *HMAC) fresh(nonce [16]byte, now, until time.Time) bool {
 	return true
 }
 
-// These constants describe the block with which a provider offers its extensions. The block
-// precedes all other security information. [V-17]
+// These constants describe the block in which a provider offers extensions. The block precedes all
+// other security information. [V-17]
 //
 //	"VITX" | bits, 16 | length of the block, 16
 const (

@@ -11,9 +11,9 @@ import (
 	"viaduct/vi"
 )
 
-// txState belongs to the send role. Each descriptor becomes one message, of the type of its
-// operation. The message is divided into segments that are sent in order. [VIT-2.2.2.2.3-1]
-// [VIT-2.2.2.2.3-2] [VIT-2.2.2.2.3-3] [VIT-3.1-15]
+// txState belongs to the send role. Each descriptor becomes one message, of the operation's type.
+// The message is divided into segments, sent in order. [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2]
+// [VIT-2.2.2.2.3-3] [VIT-3.1-15]
 type txState struct {
 	last  vitcpwire.Number // number of the message that began last
 	turn  bool             // the next segment belongs to a response, if there is one
@@ -24,8 +24,8 @@ type txState struct {
 
 	runs []run // descriptors that complete when the kernel has the current batch
 
-	// held is the pin the current Fill gave to its batch last. Further bytes of the same region
-	// need no pin of their own.
+	// held is the last pin the current Fill gave to the batch. Further bytes of the same region
+	// need no further pin.
 	held vi.Memory
 
 	copied []*copiedSegment // copies of memory that may fault, made for the current batch
@@ -52,7 +52,7 @@ type unpublished struct {
 	seqOff uint64
 }
 
-// A run is a range of sequence numbers of send descriptors, none of which is an RDMA Read.
+// A run is a range of sequence numbers of send descriptors without an RDMA Read.
 type run struct{ first, end uint64 }
 
 // Fill implements frameio.Protocol.
@@ -112,8 +112,8 @@ func (l *link) hasUpdate() bool {
 	return l.level == reception && l.acks.pending() || l.flow && l.mine.unadvertised()
 }
 
-// fillSegment appends one segment. If a response and another message both wait, their segments
-// alternate. It returns false if there is nothing to send. [V-28]
+// fillSegment appends a segment, or returns false if there is nothing to send. If a response and
+// another message both wait, their segments alternate. [V-28]
 func (l *link) fillSegment(b *frameio.Batch) bool {
 	t := &l.tx
 	job := l.jobs.Front()
@@ -137,8 +137,8 @@ func (l *link) fillSegment(b *frameio.Batch) bool {
 }
 
 // startMessage begins the message of the next send descriptor. It returns false if there is no
-// descriptor, or if the descriptor must wait. An RDMA Read is sent whole, because it has one source
-// range.
+// descriptor, or if the descriptor must wait. An RDMA Read is sent whole, because a Read has a
+// single source range.
 func (l *link) startMessage(b *frameio.Batch) bool {
 	for !l.life.Load().faulted() {
 		d := l.ep.NextSend()
@@ -156,7 +156,7 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 	return false
 }
 
-// started makes d the active message, unless d is an RDMA Read. It returns false if d failed its
+// started makes d the active message, unless d is an RDMA Read. It returns false if d failed the
 // check; d is complete then.
 func (l *link) started(d *vi.Descriptor, seq uint64, bad vi.Status) bool {
 	op := d.Control.Op()
@@ -207,7 +207,7 @@ func (l *link) ready(d *vi.Descriptor) bool {
 	return true
 }
 
-// header sets the fields that all segments have in common, and counts the segment.
+// header sets the fields common to all segments, and counts the segment.
 func (l *link) header(h vitcpwire.Header) vitcpwire.Header {
 	h.Posted = l.mine.advertise()
 	if l.level != unreliable { // [V-10]
@@ -247,8 +247,8 @@ func (l *link) putData(b *frameio.Batch) {
 	l.endSegment(head, n, bad)
 }
 
-// endSegment writes the header of the active message's next segment, which has n bytes of payload.
-// If bad is not 0, the message ends with this segment, as void.
+// endSegment writes the header of the active message's next segment, with n bytes of payload. If
+// bad is not 0, the segment ends the message as void.
 func (l *link) endSegment(head []byte, n int, bad vi.Status) {
 	t := &l.tx
 	d := t.d
@@ -279,9 +279,9 @@ func (l *link) endSegment(head []byte, n int, bad vi.Status) {
 	}
 }
 
-// put appends pinned bytes to the batch, which takes the pin over. A pin of unguarded memory stays
-// with the batch even if these bytes are copied at once, because it also serves further bytes of
-// the same region.
+// put appends pinned bytes to the batch; the batch takes the pin over. A pin of unguarded memory
+// stays with the batch even if the bytes are copied at once, because the pin also serves further
+// bytes of the same region.
 func (l *link) put(b *frameio.Batch, ref regmem.Ref) {
 	if ref.Pins() && !ref.Guarded() {
 		b.Pin(ref)
@@ -326,7 +326,7 @@ func (l *link) steady(b *frameio.Batch, ref regmem.Ref) (regmem.Ref, vi.Status) 
 	return regmem.Of(p), 0
 }
 
-// uncopied releases the copies that steady has made for a sent batch.
+// uncopied releases the copies steady has made for a sent batch.
 func (t *txState) uncopied() {
 	for i, c := range t.copied {
 		copiedSegments.Put(c)
@@ -335,7 +335,7 @@ func (t *txState) uncopied() {
 	t.copied = t.copied[:0]
 }
 
-// runs records that descriptor seq completes when the kernel has the batch.
+// runs records descriptor seq, to be completed when the kernel has the batch.
 func (l *link) runs(seq uint64) {
 	t := &l.tx
 	if n := len(t.runs); n > 0 && t.runs[n-1].end == seq {
@@ -367,7 +367,7 @@ func (l *link) putReadRequest(b *frameio.Batch) {
 }
 
 // putResponse appends the next segment of the response to a peer's RDMA Read. The memory is checked
-// again for each segment, and pinned until the kernel has its bytes.
+// again for each segment, and pinned until the kernel has the bytes.
 func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	t := &l.tx
 	hl := l.dialect.HeaderLen(vitcpwire.ReadResponse)
@@ -402,7 +402,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	}
 	l.encode(head, h, job.r) // [V-23]
 	if h.Flags != 0 {
-		// The peer may send its next Read Request as soon as it has received this segment.
+		// The peer may send the next Read Request as soon as it has received the segment.
 		l.jobs.Pop()
 		l.served.done()
 		l.count.servedReads.Add(1)
@@ -427,16 +427,16 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 }
 
 // putBare appends a separate message, a segment without payload. The message consumes no descriptor
-// of the peer. [V-22] An error code always comes with the number of its message. This side sends no
-// code without one. [VIT-3.1-ERR-2]
+// of the peer. [V-22] An error code always comes with the number of the failed message.
+// [VIT-3.1-ERR-2]
 func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, f *fault) {
 	h := f.report(l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage,
 		Length: vitcpwire.HeaderLen, Number: l.tx.last}))
 	l.dialect.AppendHeader(b.Header(vitcpwire.HeaderLen)[:0], h)
 }
 
-// finishSend completes a descriptor that has failed at this side, with status bad. At the reliable
-// levels this breaks the connection.
+// finishSend completes a locally failed descriptor with status bad. At the reliable levels the
+// failure breaks the connection.
 func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 	if l.ep.FinishSend(d, seq, bad) {
 		l.die(fmt.Errorf("vitcp: send descriptor in error: %w", (bad|vi.StatusDone).Err()), nil, nil)
@@ -444,10 +444,10 @@ func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 }
 
 // fillLast appends the last segments of an ending connection, once. It ends a begun message as
-// void, reports the error or the Disconnect of this side to the peer, and then ends the sending
-// direction. The consumer's memory is not accessed. Only the send role may end the direction. If
-// another goroutine ended it between this role's last search for work and its last check, the
-// report would be lost.
+// void, reports the local error or Disconnect to the peer, and then ends the sending direction. The
+// consumer's memory is not accessed. Only the send role may end the direction. If another goroutine
+// ended the direction between the role's last search for work and last check, the report would be
+// lost.
 func (l *link) fillLast(b *frameio.Batch) {
 	t := &l.tx
 	if t.ended {
@@ -458,8 +458,8 @@ func (l *link) fillLast(b *frameio.Batch) {
 	f := l.fault.Load()
 	torn := t.active && t.offset > 0
 	if torn {
-		// No other message may come between the segments of this one, so the last segment of this
-		// message carries the report. [V-30]
+		// No other message may come between the segments of the begun message, so its last segment
+		// carries the report. [V-30]
 		head := b.Header(l.dialect.HeaderLen(t.typ))
 		h := f.report(l.header(vitcpwire.Header{
 			Type: t.typ, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError,
@@ -481,7 +481,7 @@ func (l *link) fillLast(b *frameio.Batch) {
 	}
 }
 
-// Sent implements frameio.Protocol. The kernel has the batch, so its Sends and RDMA Writes
+// Sent implements frameio.Protocol. The kernel has the batch, so the Sends and RDMA Writes
 // complete, except at Reliable Reception.
 func (l *link) Sent() {
 	t := &l.tx

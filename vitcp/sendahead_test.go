@@ -11,9 +11,9 @@ import (
 )
 
 // TestSendsAhead: few reads of the socket place long Sends in their buffers. This holds wherever
-// the stream is cut, for Sends that are as long as the Sends before, longer or shorter, and for
-// buffers of one or several segments. A consumer may use the buffer as soon as the receive
-// completes. No byte outside the buffer changes. [VIT-2.2.2.2.3-5]
+// the stream is cut, for Sends as long as the Sends before, longer or shorter, and for buffers of
+// one or several segments. A consumer may use the buffer as soon as the receive completes. No byte
+// outside the buffer changes. [VIT-2.2.2.2.3-5]
 func TestSendsAhead(t *testing.T) {
 	const size, margin, bufs = 400_000, 64, 6
 	attrs := reliableAll
@@ -129,9 +129,9 @@ func TestSendsAhead(t *testing.T) {
 	}
 }
 
-// TestSendEndsSoon: a Send may end earlier than predicted, with a segment that looks like one from
-// the middle. The bytes that were then wrongly placed after it are moved away before the consumer
-// gets the completion and may use the buffer.
+// TestSendEndsSoon: a Send may end earlier than predicted, with a segment like the segments from
+// the middle. The bytes then wrongly placed after the Send are moved away before the consumer gets
+// the completion and may use the buffer.
 func TestSendEndsSoon(t *testing.T) {
 	for segments := 1; segments < 7; segments++ {
 		attrs := reliableAll

@@ -7,9 +7,9 @@ import (
 )
 
 // SendOne implements package vi's directSender. If the send role is free and no message is in
-// progress, a short message is built directly in the memory from which the peer, or TCP, reads it.
-// That avoids the queue and the batch, which otherwise are most of the cost. In all other cases
-// SendOne returns false, and the message takes the queue.
+// progress, a short message is built directly in the memory read by the peer or by TCP. This avoids
+// the queue and the batch, otherwise most of the cost. In all other cases SendOne returns false,
+// and the message takes the queue.
 func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 	if !l.isShort(d) {
 		return false
@@ -24,7 +24,7 @@ func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 	return posted
 }
 
-// makeOne posts a short message, if no message is in progress, and builds its one segment in a
+// makeOne posts a short message, if no message is in progress, and builds the single segment in a
 // separate frame. posted without made means that the message was posted but not built. Unless it
 // has failed, the message is then sent from the queue. [send role]
 func (l *link) makeOne(d *vi.Descriptor) (posted, made bool) {

@@ -15,8 +15,8 @@ import (
 // paths are the paths of a message to a VI on the same host.
 var paths = map[string]samehost.Policy{"shared memory": samehost.Require, "TCP": samehost.Off}
 
-// TestDirect: a message of one short segment is posted, begun and sent in one step if no message is
-// in progress. All other messages take the queue and the batch.
+// TestDirect: a message of a single short segment is posted, begun and sent in one step if no
+// message is in progress. All other messages take the queue and the batch.
 func TestDirect(t *testing.T) {
 	const short = frameio.MaxHeader - 40
 	for name, policy := range paths {
@@ -76,8 +76,8 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// TestDirectNot: a message that must wait, or that follows a waiting one, does not overtake the
-// queue.
+// TestDirectNot: a message does not overtake the queue if it must wait, or follows a waiting
+// message.
 func TestDirectNot(t *testing.T) {
 	p := connectPair(t, Config{}, withLevel(reliableAll, vi.ReliableDelivery))
 	l := p.a.Link().(*link)
@@ -106,7 +106,7 @@ func TestDirectNot(t *testing.T) {
 	}
 }
 
-// TestDirectInError: a descriptor with an error ends the connection, as it does if it takes the
+// TestDirectInError: a descriptor with an error ends the connection, as on the way through the
 // queue.
 func TestDirectInError(t *testing.T) {
 	for _, c := range []struct {

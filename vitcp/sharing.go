@@ -12,14 +12,14 @@ import (
 )
 
 // Several processes of a host can share a port. The first process listens at the port itself. Each
-// other process listens at a separate port, called a branch. It announces the branch by a socket
-// with a name in the abstract namespace, which disappears with the process:
+// other process listens at a separate port, called a branch. It announces the branch by a named
+// socket in the abstract namespace. The name disappears with the process:
 //
 //	@viaduct-vipl/1/PORT/BRANCH
 //
-// A caller of this host that got No Match at PORT asks the branches. [V-31]
+// A caller of the same host asks the branches after a No Match at PORT. [V-31]
 
-// maxBranches is the maximum number of branches of a port that a caller asks.
+// maxBranches is the maximum number of branches of a port a caller asks.
 const maxBranches = 256
 
 func signName(port uint16) string { return fmt.Sprintf("@viaduct-vipl/1/%d/", port) }

@@ -17,7 +17,7 @@ func setUserTimeout(nc net.Conn, d time.Duration) error {
 }
 
 // maxSegmentSize returns the maximum payload of a TCP segment of the connection in bytes, or 0 if
-// it is unknown.
+// unknown.
 func maxSegmentSize(nc net.Conn) int {
 	mss := 0
 	control(nc, func(fd int) (err error) {
@@ -27,9 +27,9 @@ func maxSegmentSize(nc net.Conn) int {
 	return mss
 }
 
-// latePort makes the system choose the local port when it knows both addresses. A port that bind
-// chooses must differ from the ports of all connections, even of ended ones that TCP remembers for
-// a minute. After some ten thousand of them it takes milliseconds to find a free port, and finally
+// latePort makes the system choose the local port when it knows both addresses. A port chosen by
+// bind must differ from the ports of all connections, even of connections ended less than a minute
+// ago. After some ten thousand connections a free port takes milliseconds to find, and finally
 // there is none. A system without the option chooses the port at bind.
 func latePort(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
@@ -54,8 +54,8 @@ func control(nc net.Conn, f func(fd int) error) error {
 }
 
 // hungUp checks, without waiting, a connection on which no bytes are expected. It reports whether
-// the peer has ended the connection, and whether it has sent bytes. Both are false if nc is no
-// socket.
+// the peer has ended the connection, and whether the peer has sent bytes. Both are false if nc is
+// no socket.
 func hungUp(nc net.Conn) (ended, sent bool) {
 	control(nc, func(fd int) error {
 		var b [1]byte

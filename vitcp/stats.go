@@ -34,8 +34,8 @@ type Stats struct {
 	ServedReads      uint64 // completely answered RDMA Reads of peers
 }
 
-// counters holds the current values of Stats. A connection counts its own messages and adds them
-// here when it ends; see linkCounters.
+// counters holds the current values of Stats. A connection counts messages in linkCounters and adds
+// them here at its end.
 type counters struct {
 	connections, activeRequests, activeFailures                                             atomic.Uint64
 	incoming, incomingLimited, incomingTimeouts, incomingInvalid, noMatches, rejects, secur atomic.Uint64

@@ -14,9 +14,9 @@ import (
 	"viaduct/vi"
 )
 
-// A send whose memory was unmapped ends with a protection error. This holds whether this process
-// copies the bytes or the kernel does; the kernel returns an error that does not name the
-// descriptor. Sends before it were sent, and sends after it are flushed. [VIA-4.6-2] [V-30]
+// A send whose memory was unmapped ends with a protection error. This holds whether the process or
+// the kernel copies the bytes; the error of the kernel does not name the descriptor. Earlier sends
+// were sent, and later sends are flushed. [VIA-4.6-2] [V-30]
 func TestUnmappedSend(t *testing.T) {
 	guarded, breaks := vi.MemAttributes{Guarded: true}, vi.MemAttributes{Guarded: true, FaultBreaks: true}
 	for _, c := range []struct {
@@ -74,8 +74,8 @@ func TestUnmappedSend(t *testing.T) {
 	}
 }
 
-// If memory is unmapped after the kernel has taken a part of it, the send ends with a protection
-// error too. With FaultBreaks the stream may end within a segment. [VIA-4.6-2]
+// If memory is unmapped after the kernel has taken a part, the send ends with a protection error
+// too. With FaultBreaks the stream may end within a segment. [VIA-4.6-2]
 func TestUnmappedWhileSending(t *testing.T) {
 	const size = 64 << 20 // more than the sockets hold
 	for _, breaks := range []bool{false, true} {

@@ -11,7 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// offered calls n, and returns the caller and the request that has arrived for it.
+// offered calls n, and returns the caller and the arrived request.
 func offered(t *testing.T, n *nicUnderTest) (*probe, *vi.ConnRequest) {
 	t.Helper()
 	got := make(chan *vi.ConnRequest, 1)
@@ -24,8 +24,8 @@ func offered(t *testing.T, n *nicUnderTest) (*probe, *vi.ConnRequest) {
 	return p, <-got
 }
 
-// A request ends in the same way whether its caller is watched or not, whichever side ends it, and
-// only once. An accepted request keeps its connection. [VIT-4.3-5] [VIT-4.3-6]
+// A request ends in the same way with and without a watched caller, whichever side ends the
+// request, and only once. An accepted request keeps the connection. [VIT-4.3-5] [VIT-4.3-6]
 func TestWatch(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -73,8 +73,8 @@ func TestWatch(t *testing.T) {
 		})
 	}
 	t.Run("forgotten", func(t *testing.T) {
-		// The consumer decides late. If the caller ends its direction meanwhile, the request is
-		// dropped.
+		// The consumer decides late. If the caller ends the sending direction meanwhile, the
+		// request is dropped.
 		n := openNIC(t, openProvider(t, Config{Grace: patience}))
 		p, req := offered(t, n)
 		if err := p.nc.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
@@ -88,7 +88,7 @@ func TestWatch(t *testing.T) {
 		}
 	})
 	t.Run("gone before a wait", func(t *testing.T) {
-		// The caller has ended the connection before a wait for it begins.
+		// The caller has ended the connection before a wait for the request begins.
 		n := openNIC(t, openProvider(t, Config{Grace: patience}))
 		d, err := discriminator([]byte("vi"))
 		must(t, err)

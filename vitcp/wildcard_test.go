@@ -11,7 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// hostAddresses returns the addresses by which this host can be called without a zone.
+// hostAddresses returns the addresses of the host that can be called without a zone.
 func hostAddresses(t *testing.T) (at []netip.Addr) {
 	t.Helper()
 	as, err := net.InterfaceAddrs()
@@ -25,7 +25,7 @@ func hostAddresses(t *testing.T) (at []netip.Addr) {
 	return append(at, netip.AddrFrom4([4]byte{127, 0, 0, 2}))
 }
 
-// openWildcard opens a NIC that listens at every address of the host, at a port the system chooses.
+// openWildcard opens a NIC listening at every address of the host, at a port the system chooses.
 func openWildcard(t *testing.T, listen string) *vi.NIC {
 	t.Helper()
 	p, err := New(Config{Listen: listen, Grace: time.Second, Logger: logger()})
@@ -47,8 +47,8 @@ func callWildcard(ctx context.Context, nic *vi.NIC, to netip.AddrPort, d string)
 	return err
 }
 
-// TestWildcard: a NIC at a wildcard reports one address. A wait for that address, and a wait
-// without a host, accept requests to every address of the host. [V-31]
+// TestWildcard: a NIC at a wildcard reports a single address. A wait for the reported address, and
+// a wait without a host, accept requests to every address of the host. [V-31]
 func TestWildcard(t *testing.T) {
 	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0"} {
 		t.Run(listen, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestWildcard(t *testing.T) {
 }
 
 // TestWildcardOneAddress: a wait for another address than the NIC's own accepts only requests to
-// that address. A NIC that was opened by an address answers only at that address. [VIT-2.2.2.2.1-1]
+// the other address. A NIC opened by an address answers only at the same address. [VIT-2.2.2.2.1-1]
 func TestWildcardOneAddress(t *testing.T) {
 	other := netip.AddrFrom4([4]byte{127, 0, 0, 2})
 	nic, caller := openWildcard(t, ":0"), openWildcard(t, ":0")
@@ -104,8 +104,8 @@ func TestWildcardOneAddress(t *testing.T) {
 	must(t, <-waited)
 }
 
-// TestWildcardCaller: a NIC at a wildcard calls from the address that the system chooses for the
-// target, which may belong to another interface. [V-36]
+// TestWildcardCaller: a NIC at a wildcard calls from the address the system chooses for the target.
+// The address may belong to another interface. [V-36]
 func TestWildcardCaller(t *testing.T) {
 	nic, caller := openNIC(t, openProvider(t, Config{Grace: time.Second})), openWildcard(t, ":0")
 	from := make(chan vi.Address, 1)
@@ -124,8 +124,8 @@ func TestWildcardCaller(t *testing.T) {
 	}
 }
 
-// TestWildcardPeer: the peer of a peer-to-peer request may call a NIC at a wildcard by
-// another address than the one that the NIC reports. [V-33]
+// TestWildcardPeer: the peer of a peer-to-peer request may call a NIC at a wildcard by another
+// address than the NIC reports. [V-33]
 func TestWildcardPeer(t *testing.T) {
 	a, b := openWildcard(t, ":0"), openNIC(t, openProvider(t, Config{}))
 	own, _ := (vi.Address{Host: a.Query().LocalAddress}).AddrPort()

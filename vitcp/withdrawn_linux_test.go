@@ -9,15 +9,14 @@ import (
 	"viaduct/vi"
 )
 
-// A peer that has cancelled its request may soon send another one. The first request, whose
-// connection is closed, is not accepted although it matches. Otherwise this side's request would
-// end with a connection the peer does not have, and the peer's second request would find no match.
-// [VIT-4-1] [V-33]
+// A peer may cancel a request and soon send another. The first request, whose connection is closed,
+// is not accepted although it matches. Otherwise the local request would end with a connection the
+// peer does not have, and the peer's second request would find no match. [VIT-4-1] [V-33]
 func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)
 	v := newVI(t, n, reliableAll)
-	// This side has the lower address, so it would accept the peer's request.
+	// The local side has the lower address, so it would accept the peer's request.
 	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0))
 	p := c.take()
 	p.want(vitcpwire.ConnectRequest)
