@@ -8,7 +8,7 @@ import (
 // BAAccLen is the length in bytes of a BA_ACC payload.
 const BAAccLen = 12
 
-// A BAAcc is the payload of BA_ACC, which accepts an ABTS. [FCFS-2.8-2]
+// A BAAcc is the payload of BA_ACC, the acceptance of an ABTS. [FCFS-2.8-2]
 type BAAcc struct {
 	SeqIDValid bool  // SeqID names the last deliverable Sequence
 	SeqID      uint8 //
@@ -51,7 +51,7 @@ const (
 	BARjtInvalidID = 0x03 // explanation: invalid OX_ID-RX_ID combination
 )
 
-// A BARjt is the payload of BA_RJT, which rejects an ABTS.
+// A BARjt is the payload of BA_RJT, the rejection of an ABTS.
 type BARjt struct {
 	Reason, Explanation, Vendor uint8
 }

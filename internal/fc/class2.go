@@ -66,8 +66,8 @@ func (r *Remote) pump(now Time) {
 	}
 }
 
-// take removes and returns the unacknowledged frame that the ACK, reject or busy f answers. It
-// returns nil if there is none.
+// take removes and returns the unacknowledged frame answered by the ACK, reject or busy f, or nil
+// if there is none.
 func (r *Remote) take(f *Frame) *class2Frame {
 	for i, c := range r.out {
 		h := &c.f.Header

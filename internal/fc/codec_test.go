@@ -203,8 +203,7 @@ func TestFCFS_2_7(t *testing.T) {
 	}
 }
 
-// TestFCVI_7_5 checks the FARP payload, in which the code byte comes first. [FCVI-7.5-1]
-// [FCVI-7.5-2]
+// TestFCVI_7_5 checks the FARP payload: the code byte comes first. [FCVI-7.5-1] [FCVI-7.5-2]
 func TestFCVI_7_5(t *testing.T) {
 	wire := testkit.Hex(`54000000 04 010101 03 000000  2100020000000001 2000020000000001 0000000000000000 0000000000000000
 		000000000000000000000000c0000201  000000000000000000000000c0000202`)
@@ -271,7 +270,7 @@ func FuzzFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := ParseFrame(b)
 		if err != nil {
-			// The fuzz target also corrects the CRC, so that the checks after it are reached.
+			// The fuzz target also corrects the CRC, so that the later checks are reached.
 			if len(b) < HeaderLen {
 				return
 			}
@@ -394,7 +393,7 @@ func TestTimers(t *testing.T) {
 }
 
 // TestDelimiters: the first frame of a sequence has SOFi, the others SOFn. EOFt ends the sequence;
-// in class 2 the ACK carries it. Class F has only one SOF. [FCFS-2.2-2] [FCVI-5.7-7]
+// in class 2 the ACK carries EOFt. Class F has only one SOF. [FCFS-2.2-2] [FCVI-5.7-7]
 func TestDelimiters(t *testing.T) {
 	for _, c := range []struct {
 		class       Class

@@ -95,7 +95,7 @@ func (r RCtl) String() string {
 	return fmt.Sprintf("R_CTL(0x%02x)", uint8(r))
 }
 
-// A Type is the TYPE field, which names the protocol of a frame.
+// A Type is the TYPE field: the protocol of a frame.
 type Type uint8
 
 // These are TYPE values.
@@ -178,8 +178,7 @@ func OptionalLen(dfctl uint8) int {
 	return n
 }
 
-// An SOF is a start-of-frame delimiter in its encapsulated code (RFC 3643).
-// [FCFS-2.2-1]
+// An SOF is a start-of-frame delimiter in encapsulated code (RFC 3643). [FCFS-2.2-1]
 type SOF uint8
 
 // These are the codes of SOF.
@@ -244,7 +243,7 @@ func (s SOF) String() string {
 	return fmt.Sprintf("SOF(0x%02x)", uint8(s))
 }
 
-// An EOF is an end-of-frame delimiter in its encapsulated code (RFC 3643).
+// An EOF is an end-of-frame delimiter in encapsulated code (RFC 3643).
 type EOF uint8
 
 // These are the codes of EOF.

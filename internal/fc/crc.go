@@ -7,13 +7,12 @@ import (
 	"viaduct/internal/crc"
 )
 
-// checksum returns the CRC of b, which begins with a frame header and ends before the CRC.
-// [FCFS-2.1-4]
+// checksum returns the CRC of b. b begins with a frame header and ends before the CRC. [FCFS-2.1-4]
 //
 // The processor's CRC instructions handle 16 bytes at a time. The standard library handles the
-// remaining bytes, up to 15 of them, one by one, which takes a fifth of the time for frames of two
-// thousand bytes. checksum handles the first len(b) mod 16 bytes instead, in words, because frames
-// consist of words. They come first so that they do not wait for the result of the instructions.
+// remaining 0 to 15 bytes singly, in a fifth of the total time for frames of two thousand bytes.
+// checksum handles the first len(b) mod 16 bytes instead, in words, because frames consist of
+// words. The odd bytes come first, so that they do not wait for the result of the instructions.
 func checksum(b []byte) uint32 {
 	odd := len(b) & 15
 	state := ^uint32(0)
@@ -40,8 +39,8 @@ func Sound(b []byte) bool {
 	return checksum(b[:end]) == binary.LittleEndian.Uint32(b[end:])
 }
 
-// Seal computes the CRC of the frame in b, from its header on, and writes it to the last bytes of
-// b.
+// Seal computes the CRC of the frame in b, from the header on, and writes the CRC to the last bytes
+// of b.
 func Seal(b []byte) {
 	end := len(b) - CRCLen
 	binary.LittleEndian.PutUint32(b[end:], checksum(b[:end]))

@@ -114,7 +114,7 @@ func ParseCT(b []byte) (h CTHeader, n int, err error) {
 	}, CTLen, nil
 }
 
-// A CTError is the error of a request that a fabric service has rejected.
+// A CTError is the error of a request rejected by a fabric service.
 type CTError struct {
 	Cmd                 CTCmd // the request
 	Reason, Explanation uint8
@@ -152,9 +152,8 @@ func (b NSBody) Name(w WWN) NSBody { return binary.BigEndian.AppendUint64(b, uin
 // Bytes adds p.
 func (b NSBody) Bytes(p ...byte) NSBody { return append(b, p...) }
 
-// ParseIDList calls id for every entry of a list of N_Port_IDs, up to the entry that is marked as
-// last by the high bit of its control byte. The error is io.ErrUnexpectedEOF if no entry is marked
-// as last.
+// ParseIDList calls id for every entry of a list of N_Port_IDs, up to the entry marked as last by
+// the high bit of its control byte. The error is io.ErrUnexpectedEOF if no entry is marked as last.
 func ParseIDList(b []byte, id func(Addr)) error {
 	for o := 0; o+4 <= len(b); o += 4 {
 		id(GetAddr(b[o+1:]))

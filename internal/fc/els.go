@@ -81,8 +81,8 @@ func CmdOf(b []byte) ELSCmd {
 	return ELSCmd(b[0])
 }
 
-// AppendCmd appends the four bytes of a payload that is only a command word, such as an LS_ACC
-// without data.
+// AppendCmd appends the four bytes of a payload with only a command word, such as an LS_ACC without
+// data.
 func AppendCmd(b []byte, c ELSCmd) []byte { return append(b, byte(c), 0, 0, 0) }
 
 // These are reason codes of LS_RJT.
@@ -148,7 +148,7 @@ const (
 	ClassInOrder = 0x0800 // sequential delivery: requested, or in an answer granted
 )
 
-// ClassParams are the service parameters of one class of service.
+// ClassParams are the service parameters of a class of service.
 type ClassParams struct {
 	Options    uint16
 	InitCtl    uint16
@@ -250,11 +250,11 @@ func ParseLOGO(b []byte) (l LOGO, n int, err error) {
 	return LOGO{ID: GetAddr(b[5:]), PortName: WWN(binary.BigEndian.Uint64(b[8:]))}, LOGOLen, nil
 }
 
-// ADISCLen is the length in bytes of an ADISC payload or the LS_ACC to one.
+// ADISCLen is the length in bytes of the payload of ADISC and of an LS_ACC to ADISC.
 const ADISCLen = 28
 
-// An ADISC is the payload of ADISC and of its LS_ACC. A FAN is a separate type, because it orders
-// these fields differently.
+// An ADISC is the payload of ADISC and of an LS_ACC to ADISC. A FAN is a separate type, because FAN
+// orders the fields differently.
 type ADISC struct {
 	Cmd      ELSCmd
 	HardAddr Addr
@@ -271,7 +271,7 @@ func (a ADISC) Append(b []byte) []byte {
 	return append(b, 0, byte(a.ID>>16), byte(a.ID>>8), byte(a.ID))
 }
 
-// ParseADISC decodes an ADISC payload or the LS_ACC to one.
+// ParseADISC decodes the payload of ADISC or of an LS_ACC to ADISC.
 func ParseADISC(b []byte) (a ADISC, n int, err error) {
 	if len(b) < ADISCLen {
 		return a, 0, io.ErrUnexpectedEOF
@@ -286,7 +286,7 @@ func ParseADISC(b []byte) (a ADISC, n int, err error) {
 // ExchIDLen is the length in bytes of an RRQ or REC payload.
 const ExchIDLen = 12
 
-// An ExchID is the payload of RRQ and REC: it names an exchange.
+// An ExchID is the payload of RRQ and REC: the name of an exchange.
 type ExchID struct {
 	Cmd        ELSCmd
 	Originator Addr
@@ -367,7 +367,7 @@ const (
 	RSCNFabric = 3
 )
 
-// An RSCNPage names the addresses that have changed.
+// An RSCNPage names the changed addresses.
 type RSCNPage struct {
 	Qualifier uint8 // event qualifier in bits 5..2, address format in 1..0
 	ID        Addr
@@ -396,8 +396,8 @@ func AppendRSCN(b []byte, pages ...RSCNPage) []byte {
 	return b
 }
 
-// ParseRSCN calls page for every page of an RSCN payload. If a length is invalid, it returns an
-// error without calling page.
+// ParseRSCN calls page for every page of an RSCN payload. If a length is invalid, ParseRSCN returns
+// an error without calling page.
 func ParseRSCN(b []byte, page func(RSCNPage)) error {
 	if len(b) < 4 {
 		return io.ErrUnexpectedEOF
@@ -415,7 +415,8 @@ func ParseRSCN(b []byte, page func(RSCNPage)) error {
 // FANLen is the length in bytes of a FAN payload.
 const FANLen = 24
 
-// A FAN is the payload of FAN. With it the fabric port of a loop announces its names.
+// A FAN is the payload of FAN, by which the fabric port of a loop announces the port's and the
+// fabric's names.
 type FAN struct {
 	LoopFabric Addr // fabric address of the loop
 	PortName   WWN  // F_Port_Name

@@ -2,11 +2,11 @@ package fc
 
 import "time"
 
-// maxReplyFrames is the maximum number of frames of a reply that is reassembled.
+// maxReplyFrames is the maximum number of frames of a reassembled reply.
 const maxReplyFrames = 64
 
-// An exchange is a request that this port originated. The request goes to a link service or a
-// fabric service, or aborts another exchange.
+// An exchange is a request originated by this port. The request goes to a link service or a fabric
+// service, or aborts another exchange.
 type exchange struct {
 	p       *NPort
 	oxid    uint16
@@ -109,8 +109,8 @@ func sortExchanges(all []*exchange) { // by OX_ID, so that simulations are deter
 	}
 }
 
-// receiveReply handles a frame of the answer to a request of this port. It accepts an answer only
-// from the port to which the request was sent.
+// receiveReply handles a frame of the answer to a request of this port, and accepts answers only
+// from the request's destination.
 func (p *NPort) receiveReply(now Time, f *Frame) {
 	x := p.exch[f.OXID]
 	if x == nil || x.typ != f.Type || !f.FromResponder() || f.SID != x.peer && !p.loginAnswer(x, f) {
@@ -185,8 +185,8 @@ func (x *exchange) complete(now Time, f *Frame, reply []byte) {
 			x.p.stats.Malformed++
 			return
 		}
-		// A peer that is busy, or that has not finished its own login, may accept the request
-		// later. So the request is repeated after E_D_TOV.
+		// A peer that is busy or still logging in may accept the request later. So the request is
+		// repeated after E_D_TOV.
 		if (r.Reason == RjtBusy || r.Reason == RjtInProgress) && x.tries > 0 {
 			delete(x.p.exch, x.oxid)
 			x.timer.Set(now + x.p.edtov)

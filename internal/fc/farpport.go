@@ -3,7 +3,7 @@ package fc
 // farpTries is the number of broadcasts of a FARP-REQ, at intervals of E_D_TOV. [FCVI 7.5]
 const farpTries = 3
 
-// A farpSearch is a FARP-REQ of this port that waits for its reply.
+// A farpSearch is a FARP-REQ of this port waiting for a reply.
 type farpSearch struct {
 	req   FARP
 	tries int
@@ -11,7 +11,7 @@ type farpSearch struct {
 	done  func(now Time, found FARP, err error)
 }
 
-// A farpSeen identifies a FARP-REQ of another port that this port has answered.
+// A farpSeen identifies an answered FARP-REQ of another port.
 type farpSeen struct {
 	from Addr
 	oxid uint16
@@ -20,8 +20,8 @@ type farpSeen struct {
 
 // FARP broadcasts a search for a port and calls done once: with the reply, with ErrNoMatch if no
 // port replies, or with ErrOffline if this port is not online or has 256 searches in progress.
-// match selects the Responder fields of want that describe the port. FARP accepts only replies to
-// this request.
+// match selects the Responder fields of want describing the port. FARP accepts only replies to the
+// sent request.
 func (p *NPort) FARP(now Time, match uint8, want FARP, flags uint8, done func(now Time, found FARP, err error)) {
 	if !p.up || p.state != Online {
 		done(now, FARP{}, ErrOffline)
@@ -57,7 +57,7 @@ func (p *NPort) farpSend(now Time, s *farpSearch) {
 	s.req.ReqID = p.id
 	tx := Frame{SOF: SOFi3, EOF: EOFt, Payload: s.req.Append(nil), Header: Header{
 		RCtl: RCtlELSReq, DID: AddrBroadcast, SID: p.id, Type: TypeELS, SeqID: p.seqID(AddrBroadcast),
-		// The request does not pass Sequence Initiative, because the reply is no sequence of this
+		// The request does not pass Sequence Initiative, because the reply is no sequence of the
 		// exchange.
 		FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: p.allocOX(), RXID: Unassigned, // [FCVI-7.5-7]
 	}}
@@ -75,8 +75,8 @@ func (p *NPort) farpEnd(now Time, s *farpSearch, found FARP, err error) {
 	s.done(now, found, err)
 }
 
-// receiveFARPReq answers a FARP-REQ that describes this port, once per R_A_TOV, and ignores all
-// others. [FCVI 7.5]
+// receiveFARPReq answers a FARP-REQ describing this port, once per R_A_TOV, and ignores all others.
+// [FCVI 7.5]
 func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 	q, _, err := ParseFARP(f.Payload)
 	if err != nil {
@@ -117,8 +117,8 @@ func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 	}
 }
 
-// receiveFARPReply handles a reply to a search of this port. It ignores a reply without a request,
-// and a reply that contradicts the request or its own source address.
+// receiveFARPReply handles a reply to a search of this port. A reply without a request is ignored,
+// as is a reply contradicting the request or the reply's own source address.
 func (p *NPort) receiveFARPReply(now Time, f *Frame) {
 	a, _, err := ParseFARP(f.Payload)
 	if err != nil {

@@ -40,7 +40,7 @@ type Header struct {
 	Param  uint32
 }
 
-// Unassigned is the RX_ID or OX_ID of a side of an exchange that has not chosen one.
+// Unassigned is the RX_ID or OX_ID until the side of the exchange has chosen one.
 const Unassigned = 0xFFFF
 
 // fctlEnd is the offset of the last byte of F_CTL.
@@ -83,9 +83,9 @@ func (h *Header) parse(b []byte) {
 	h.Param = binary.BigEndian.Uint32(b[20:])
 }
 
-// A Frame is one frame between its delimiters. Opt and Payload together are the Data_Field without
-// its fill bytes. On a received frame they point into the receiver's buffer, and are valid only
-// during the call that passes the frame on.
+// A Frame is a frame between delimiters. Opt and Payload together are the Data_Field without fill
+// bytes. On a received frame Opt and Payload point into the receiver's buffer, and are valid only
+// during the call passing the frame on.
 type Frame struct {
 	SOF SOF
 	EOF EOF
@@ -93,8 +93,8 @@ type Frame struct {
 	Opt     []byte // optional headers, as DF_CTL announces them
 	Payload []byte
 
-	// Taker may be set on a received frame of class 3 by the port that handles the frame. The Taker
-	// then gets the frames that continue this frame, without a new lookup.
+	// Taker may be set on a received frame of class 3 by the port handling the frame. The Taker
+	// then gets the frames that continue the handled frame, without a new lookup.
 	Taker Taker
 }
 
@@ -133,9 +133,9 @@ func (f *Frame) Append(b []byte) []byte {
 
 var zeros [4]byte
 
-// ParseFrame decodes b, which holds exactly one frame from its header to its CRC. The delimiters of
-// the result are zero. The result refers to b. Errors: io.ErrUnexpectedEOF if b is too short to be
-// a frame, ErrFormat if the lengths contradict each other, ErrCRC.
+// ParseFrame decodes b, which holds exactly one frame from header to CRC. The delimiters of the
+// result are zero. The result refers to b. Errors: io.ErrUnexpectedEOF if b is too short to be a
+// frame, ErrFormat if the lengths contradict each other, ErrCRC.
 func ParseFrame(b []byte) (f Frame, err error) {
 	return f, f.Parse(b)
 }

@@ -168,8 +168,8 @@ func (p *NPort) registered(now Time) {
 	}
 }
 
-// pointToPoint handles a peer that is an N_Port. The port with the higher Port_Name assigns both
-// addresses, by its PLOGI. [FCFS-2.7-4]
+// pointToPoint handles an N_Port as peer. The port with the higher Port_Name assigns both
+// addresses, by a PLOGI. [FCFS-2.7-4]
 func (p *NPort) pointToPoint(now Time, peer *Login) {
 	p.topo, p.inOrder, p.directory = PointToPoint, true, false
 	if x := p.flogiX; x != nil { // the answer is no longer needed

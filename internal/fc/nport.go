@@ -28,8 +28,8 @@ var (
 
 // A Sender is the transmitting side of a port's link.
 type Sender interface {
-	// Send transmits f or queues it. When Send has returned, the memory that f refers to belongs to
-	// the caller again. A frame for which the link has no room is lost, as on any link.
+	// Send transmits f or queues it. When Send has returned, the memory of f belongs to the caller
+	// again. A frame for which the link has no room is lost, as on any link.
 	Send(f *Frame)
 }
 
@@ -94,7 +94,8 @@ func (s PortState) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// An Upper is the FC-4 above a port. The port calls its methods, and they may call the port.
+// An Upper is the FC-4 above a port. The port calls the methods of an Upper, and the methods may
+// call the port.
 type Upper interface {
 	// PortOnline is called when the port can reach other ports.
 	PortOnline(now Time)
@@ -105,10 +106,10 @@ type Upper interface {
 	LoggedOut(now Time, r *Remote)
 	// Resumed is called when data may flow to r again after verification.
 	Resumed(now Time, r *Remote)
-	// Acked is called for each ACK_1 that this port has received. f is the class 2 frame that it
-	// acknowledges, and is valid during the call.
+	// Acked is called for each received ACK_1. f is the acknowledged class 2 frame, valid during
+	// the call.
 	Acked(now Time, r *Remote, f *Frame)
-	// Failed is called if f, a class 2 frame this port has sent, was rejected, or was not
+	// Failed is called if f, a class 2 frame sent by the port, was rejected, or was not
 	// acknowledged after all retransmissions.
 	Failed(now Time, r *Remote, f *Frame, reason uint8)
 	// Abort handles an ABTS for an exchange of the FC-4. It returns false if the exchange is
@@ -152,8 +153,7 @@ type PortStats struct {
 	Resent          uint64 // class 2 frames sent again because no ACK arrived
 }
 
-// An NPort is the state machine of one N_Port or NL_Port. It is not safe for
-// concurrent use.
+// An NPort is the state machine of one N_Port or NL_Port. An NPort is not safe for concurrent use.
 type NPort struct {
 	cfg    PortConfig
 	out    Sender
@@ -191,7 +191,7 @@ type NPort struct {
 	txBuf []byte
 }
 
-// NewNPort returns an offline port that sends through out.
+// NewNPort returns an offline port. The port sends through out.
 func NewNPort(cfg PortConfig, out Sender) *NPort {
 	if cfg.RxSize == 0 {
 		cfg.RxSize = MaxData
@@ -227,7 +227,7 @@ func (p *NPort) State() PortState { return p.state }
 // Topology returns the kind of network the port is attached to.
 func (p *NPort) Topology() Topology { return p.topo }
 
-// ID returns the port's address, or 0 if it has none.
+// ID returns the port's address, or 0 without an address.
 func (p *NPort) ID() Addr { return p.id }
 
 // Name returns the Port_Name.
@@ -252,16 +252,16 @@ func (p *NPort) RATOV() time.Duration { return p.ratov }
 // Stats returns a copy of the counters.
 func (p *NPort) Stats() PortStats { return p.stats }
 
-// Timers returns the port's timers, which the FC-4 above may share.
+// Timers returns the port's timers. The FC-4 above may share the timers.
 func (p *NPort) Timers() *Timers { return &p.timers }
 
 // Deadline returns the time when the driver must call Tick, or Never if no timer is set.
 func (p *NPort) Deadline() Time { return p.timers.Deadline() }
 
-// Tick runs the timers that have expired.
+// Tick runs the expired timers.
 func (p *NPort) Tick(now Time) { p.timers.Run(now) }
 
-// IPForms returns the port's host addresses in their 128-bit form. The caller must not modify them.
+// IPForms returns the port's host addresses in 128-bit form. The caller must not modify the slice.
 func (p *NPort) IPForms() [][16]byte { return p.ips }
 
 func (p *NPort) log(msg string, args ...any) {
@@ -369,8 +369,8 @@ func (p *NPort) Receive(now Time, f *Frame) {
 }
 
 // mayConcern reports whether a frame for another address still concerns this port. Such frames are
-// broadcasts, requests to the F_Port on a point-to-point link, the LS_ACC that assigns a new
-// address, and on a point-to-point link a PLOGI that assigns one.
+// broadcasts, requests to the F_Port on a point-to-point link, the LS_ACC assigning a new address,
+// and on a point-to-point link a PLOGI assigning an address.
 func (p *NPort) mayConcern(f *Frame) bool {
 	if f.DID == AddrBroadcast {
 		return f.SID != p.id
@@ -436,8 +436,8 @@ func (p *NPort) reply(f *Frame, rctl RCtl, t Type) *Frame {
 	return tx
 }
 
-// logoStranger sends a LOGO to a port that sent data without being logged in. It sends at most one
-// per E_D_TOV and port.
+// logoStranger sends a LOGO to a port that sent data without being logged in, at most once per
+// E_D_TOV and port.
 func (p *NPort) logoStranger(now Time, a Addr) {
 	if t, ok := p.logoAt[a]; ok && now < t+p.edtov {
 		return

@@ -37,8 +37,7 @@ func (l *lab) Resumed(_ Time, r *Remote)                        { l.resumed = ap
 func (l *lab) Acked(Time, *Remote, *Frame)                      {}
 func (l *lab) Failed(_ Time, _ *Remote, _ *Frame, reason uint8) { l.failed = append(l.failed, reason) }
 
-// These are the names of the port, of its peer, and of the fabric. The peer's name is lower than
-// the port's.
+// The names of the port, of the peer, and of the fabric. The peer's name is lower than the port's.
 const (
 	ownPort, ownNode   = WWN(0x2001_0200_0000_0005), WWN(0x1000_0200_0000_0005)
 	peerPort, peerNode = WWN(0x2001_0200_0000_0003), WWN(0x1000_0200_0000_0003)
@@ -71,7 +70,7 @@ func (l *lab) take() []Frame {
 	return out
 }
 
-// one returns the only sent frame. It fails the test if there are none or several.
+// one returns the only sent frame, and fails the test if there are none or several.
 func (l *lab) one() Frame {
 	l.t.Helper()
 	sent := l.take()
@@ -89,7 +88,7 @@ func (l *lab) silent(what string) {
 	}
 }
 
-// wait advances the time by d and runs the timers that expire.
+// wait advances the time by d and runs the expired timers.
 func (l *lab) wait(d time.Duration) {
 	for end := l.now + d; ; {
 		at := l.Deadline()
@@ -167,7 +166,7 @@ func (l *lab) serve(id Addr, port, name WWN) (rest []Frame) {
 	return nil
 }
 
-// onFabric returns a port that is online at a fabric and logged in with its peer.
+// onFabric returns a port online at a fabric and logged in with a peer.
 func onFabric(t *testing.T, loop bool, change func(*PortConfig)) (*lab, *Remote) {
 	t.Helper()
 	l := newLab(t, change)
@@ -183,7 +182,7 @@ func onFabric(t *testing.T, loop bool, change func(*PortConfig)) (*lab, *Remote)
 	return l, l.loginPeer(peerID)
 }
 
-// loginPeer logs the port in with its peer.
+// loginPeer logs the port in with the peer.
 func (l *lab) loginPeer(at Addr) (r *Remote) {
 	l.t.Helper()
 	l.Login(l.now, at, func(_ Time, got *Remote, err error) { r = got })
@@ -416,7 +415,7 @@ func TestPointToPoint(t *testing.T) {
 			}
 			l.wait(time.Minute)
 			l.silent("our FLOGI")
-			// The peer restarts, but this port gets no link event.
+			// The peer restarts, but the port gets no link event.
 			l.receive(0, AddrFPort, login(0x04, other, peerNode, 0), 9)
 			l.expect("FLOGI again", l.take(), want...)
 			if l.State() == Online || len(l.out) != 1 {
@@ -426,8 +425,8 @@ func TestPointToPoint(t *testing.T) {
 	})
 }
 
-// TestPrivateLoop: after a LIP no data is sent to a port until ADISC has shown that the port is
-// unchanged. If this port's own address has changed, every login ends by LOGO. [FCVI-7.7-3]
+// TestPrivateLoop: after a LIP no data is sent to a port until ADISC has shown an unchanged port.
+// If this port's own address has changed, every login ends by LOGO. [FCVI-7.7-3]
 func TestPrivateLoop(t *testing.T) {
 	info := LinkInfo{Loop: true, ALPA: 0x10}
 	up := func(t *testing.T) (*lab, *Remote) {
@@ -599,8 +598,8 @@ func TestFabricAgain(t *testing.T) {
 	}
 }
 
-// TestStateChange: if an RSCN concerns a port, its name is looked up in the directory, or the port
-// itself is asked. A port that has changed is logged out. [FCVI-7.7-6]
+// TestStateChange: if an RSCN concerns a port, the port's name is looked up in the directory, or
+// the port itself is asked. A changed port is logged out. [FCVI-7.7-6]
 func TestStateChange(t *testing.T) {
 	rscn := AppendRSCN(nil, RSCNPage{ID: peerID})
 	name := func(w WWN) []byte { return append(bytes.Clone(accCT), NSBody{}.Name(w)...) }
@@ -702,7 +701,7 @@ func TestStateChange(t *testing.T) {
 	})
 }
 
-// TestLogout: when a mapping is discarded, the port sends one LOGO. [FCVI-7.7-8]
+// TestLogout: when a mapping is discarded, the port sends a single LOGO. [FCVI-7.7-8]
 func TestLogout(t *testing.T) {
 	l, r := onFabric(t, false, nil)
 	l.Logout(l.now, r)
@@ -718,7 +717,7 @@ func TestLogout(t *testing.T) {
 }
 
 // TestDISC: the port answers ADISC and PDISC with its names and address if the sender is logged in
-// under the names in the request. Otherwise it answers LS_RJT. [FCVI-7.7-7]
+// under the names in the request. Otherwise the answer is LS_RJT. [FCVI-7.7-7]
 func TestDISC(t *testing.T) {
 	adisc := func(port, node WWN, id Addr) []byte {
 		return ADISC{Cmd: 0x52, PortName: port, NodeName: node, ID: id}.Append(nil)
@@ -768,7 +767,7 @@ func TestDISC(t *testing.T) {
 				t.Errorf("%s: sent %v, logged in %v", c.name, show(sent), r.LoggedIn())
 			}
 		}
-		// A login that is still in progress does not count as a login.
+		// A login still in progress does not count as a login.
 		for _, req := range [][]byte{adisc(0, 0, 0x010400), login(0x50, 0, 0, 0)} {
 			l, _ := onFabric(t, loop, nil)
 			l.Login(l.now, 0x010400, func(Time, *Remote, error) {})
@@ -781,7 +780,7 @@ func TestDISC(t *testing.T) {
 	}
 }
 
-// TestABTS: an ABTS is sent without Sequence Initiative, and its result is reported once.
+// TestABTS: an ABTS is sent without Sequence Initiative, and the result is reported once.
 // [FCFS-2.8-1] [FCFS-2.8-3]
 func TestABTS(t *testing.T) {
 	type outcome struct {
@@ -806,7 +805,7 @@ func TestABTS(t *testing.T) {
 		o := abort(l, r, responder)
 		f := l.one()
 		// The frame has R_CTL ABTS and TYPE BLS. F_CTL has end of sequence and initiative, and bit
-		// 23 if a responder sends it. Parameter is 0, which means the whole exchange.
+		// 23 if a responder sends it. Parameter is 0: the ABTS means the whole exchange.
 		want := "81 010200 00 010100 00 090000 9a 00 0000 1234 5678 00000000"
 		if responder {
 			want = "81 010200 00 010100 00 890000 9a 00 0000 1234 5678 00000000"
@@ -923,7 +922,7 @@ func TestRun(t *testing.T) {
 }
 
 // TestCredit: the number of unacknowledged class 2 frames does not exceed the peer's end-to-end
-// credit, which is 3 here. [FCFS-2.9-3]
+// credit, 3 here. [FCFS-2.9-3]
 func TestCredit(t *testing.T) {
 	l, r := onFabric(t, false, func(c *PortConfig) { c.Class2 = true })
 	for i := range uint16(5) {
@@ -1065,9 +1064,9 @@ func TestFARPOnce(t *testing.T) {
 	l.silent("a reply without an acknowledgement")
 }
 
-// TestFARPAnswer checks the answers to a search for this port. The search may request a FARP-REPLY,
+// TestFARPAnswer checks the answers to a search for the port. The search may request a FARP-REPLY,
 // a PLOGI, both, or none. The FARP-REPLY is the request with the names, the address and the IP
-// address of this port. [FCVI-7.5-4]
+// address of the port. [FCVI-7.5-4]
 func TestFARPAnswer(t *testing.T) {
 	for flags := range uint8(4) {
 		l, _ := onFabric(t, false, nil)

@@ -10,8 +10,8 @@ import (
 // maxRemotes is the maximum number of logins of a port.
 const maxRemotes = 4096
 
-// A Remote is another N_Port with which this port is logged in, or with which a login is in
-// progress. Other packages must not change its fields.
+// A Remote is another N_Port: this port is logged in with the Remote, or a login is in progress.
+// Other packages must not change the fields.
 type Remote struct {
 	Addr     Addr
 	PortName WWN
@@ -136,7 +136,7 @@ func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error
 	})
 }
 
-// login stores the peer's parameters and calls the callbacks that wait for the login.
+// login stores the peer's parameters and calls the callbacks waiting for the login.
 func (r *Remote) login(now Time, l *Login) {
 	r.PortName, r.NodeName = l.PortName, l.NodeName
 	r.RxSize = MaxData
@@ -193,7 +193,7 @@ func (p *NPort) drop(now Time, r *Remote, err error) {
 	}
 }
 
-// logout ends the login with r at this side. The caller sends the LOGO, if one is needed.
+// logout ends the login with r at this side. The caller sends a LOGO if needed.
 func (p *NPort) logout(now Time, r *Remote, err error) { p.drop(now, r, err) }
 
 // Logout sends LOGO to r and ends the login. [FCVI 7.7.1]
@@ -206,14 +206,14 @@ func (p *NPort) Logout(now Time, r *Remote) {
 	p.drop(now, r, ErrLoggedOut)
 }
 
-// sendLOGO sends a LOGO to the port at a, which ends its login with this port's address id.
+// sendLOGO sends a LOGO to the port at a, to end the login with this port's address id.
 func (p *NPort) sendLOGO(now Time, a, id Addr) {
 	p.stats.LogosSent++
 	p.request(now, a, TypeELS, LOGO{ID: id, PortName: p.cfg.PortName}.Append(nil), 2, func(Time, []byte, error) {})
 }
 
-// logoutAll ends every login. It sends a LOGO for each login with this port's address id. If id is
-// 0, it sends none.
+// logoutAll ends every login, and sends a LOGO for each login with this port's address id. If id is
+// 0, no LOGO is sent.
 func (p *NPort) logoutAll(now Time, id Addr) {
 	for _, r := range p.sortedRemotes() {
 		if id != 0 && r.loggedIn && !r.Addr.WellKnown() {
@@ -223,8 +223,8 @@ func (p *NPort) logoutAll(now Time, id Addr) {
 	}
 }
 
-// suspendAll stops data to every port until its mapping is verified. Logins to fabric services end,
-// because each registration renews them.
+// suspendAll stops data to every port until the port's mapping is verified. Logins to fabric
+// services end, because each registration renews such logins.
 func (p *NPort) suspendAll() {
 	for _, r := range p.sortedRemotes() {
 		r.suspended = true
@@ -273,8 +273,8 @@ func (p *NPort) inquire(now Time, r *Remote) {
 	})
 }
 
-// verify asks the port at r.Addr by ADISC whether it is still the port of the login. If its names
-// have changed, or if it does not answer, the login ends. [FCVI 7.7.3] [FCVI 7.7.5]
+// verify asks the port at r.Addr by ADISC whether it is still the port of the login. If the names
+// have changed, or without an answer, the login ends. [FCVI 7.7.3] [FCVI 7.7.5]
 func (p *NPort) verify(now Time, r *Remote) {
 	if r.verifying || r.gone {
 		return

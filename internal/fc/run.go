@@ -4,7 +4,7 @@ package fc
 // checks for one frame hold for the next. Therefore a run of such frames may be passed on at once:
 // outgoing by a [RunSender], incoming to a [Taker].
 
-// A RunSender is a Sender that can send a run of frames at less cost than single frames.
+// A RunSender is a Sender able to send a run of frames at less cost than single frames.
 type RunSender interface {
 	Sender
 	// SendRun sends data in frames of size bytes each: f with the first bytes, then its successors
@@ -27,12 +27,13 @@ func SendRun(out Sender, f *Frame, size int, data []byte) {
 	}
 }
 
-// A Taker handles the frames that continue a frame it was given, in the same sequence. Their
-// headers are equal except for SEQ_CNT, which rises by one, and the relative offset in Parameter,
-// which rises by the previous length. None is the first or the last frame of the sequence.
+// A Taker handles the frames that continue a given frame, in the same sequence. The headers are
+// equal except for SEQ_CNT (rises by 1) and the relative offset in Parameter (rises by the previous
+// length). None is the first or the last frame of the sequence.
 type Taker interface {
-	// Take handles the payload of the next frame. The payload is valid during the call, and its CRC
-	// is right. If Take returns false, that frame and later ones are delivered in the usual way.
+	// Take handles the payload of the next frame. The payload is valid during the call, with a
+	// right CRC. If Take returns false, that frame and all later frames are delivered in the usual
+	// way.
 	Take(payload []byte) bool
 }
 

@@ -20,7 +20,7 @@ func (p *NPort) receiveELS(now Time, f *Frame) {
 			return
 		}
 		p.accept(f, AppendCmd(nil, ELSAcc))
-		// A LOGO ends only logins of the port that sent it.
+		// A LOGO ends only the sender's logins.
 		if r := p.remotes[f.SID]; r != nil && r.LoggedIn() && l.ID == f.SID && l.PortName == r.PortName {
 			p.logout(now, r, ErrLoggedOut)
 		}
@@ -124,8 +124,8 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 		r = &Remote{Addr: f.SID, p: p, loginOX: Unassigned}
 		p.remotes[f.SID] = r
 	}
-	// A PLOGI from a port that is logged in ends the old login. Exceptions are a copy of the
-	// earlier PLOGI, one that has crossed this port's PLOGI, and one within R_A_TOV of the login.
+	// A PLOGI from a logged-in port ends the old login. Exceptions are a copy of the earlier PLOGI,
+	// a PLOGI that has crossed this port's own, and a PLOGI within R_A_TOV of the login.
 	if r.loggedIn {
 		switch {
 		case r.loginOX == f.OXID:

@@ -2,14 +2,14 @@ package fc
 
 import "time"
 
-// A Time is a point in a machine's time: the duration since an epoch its driver chose. Machines
-// compare times and add to them, but never read a clock. So the same code runs in virtual time.
+// A Time is a point in a machine's time: the duration since an epoch chosen by the driver. Machines
+// compare times and add durations, but never read a clock. So the same code runs in virtual time.
 type Time = time.Duration
 
 // Never is later than every event.
 const Never Time = 1<<63 - 1
 
-// A Timer is one pending event. The zero value is not usable; [Timers.New] returns a usable one.
+// A Timer is a pending event. The zero value is not usable; [Timers.New] returns a usable one.
 type Timer struct {
 	at  Time
 	seq uint64

@@ -31,7 +31,7 @@ func (d *directory) remove(id fc.Addr) bool {
 	return ok
 }
 
-// An nsHandler handles one command. Its function body returns the body of the accept, or the reason
+// An nsHandler handles a command. The function body returns the body of the accept, or the reason
 // for a refusal.
 type nsHandler struct {
 	min  int  // minimum length of the body in bytes
@@ -39,8 +39,7 @@ type nsHandler struct {
 	body func(d *directory, q *query) ([]byte, refusal)
 }
 
-// A refusal is the reason for rejecting a request. The zero value means that the request is
-// accepted.
+// A refusal is the reason for rejecting a request. The zero value means an accepted request.
 type refusal struct{ reason, explanation uint8 }
 
 type query struct {
@@ -63,7 +62,7 @@ func register(minLen int, set func(r *record, body []byte)) nsHandler {
 }
 
 // registerNode returns the handler of a registration whose body starts with the requester's
-// Node_Name. The requester must have registered that name before.
+// Node_Name. The requester must have registered the name before.
 func registerNode(minLen int, set func(q *query, r *record, body []byte)) nsHandler {
 	return nsHandler{min: 8 + minLen, body: func(d *directory, q *query) ([]byte, refusal) {
 		r := d.byID[q.from]
@@ -127,7 +126,7 @@ func name64(w fc.WWN) []byte {
 
 func getName(b []byte) fc.WWN { return fc.WWN(binary.BigEndian.Uint64(b)) }
 
-// nsHandlers has the handler of each command that the name server supports. [FCVI-7.6-5]
+// nsHandlers has the handlers of all supported commands of the name server. [FCVI-7.6-5]
 var nsHandlers = map[fc.CTCmd]nsHandler{
 	fc.NSRPNID:  register(8, func(r *record, b []byte) { r.port = getName(b) }),
 	fc.NSRNNID:  register(8, func(r *record, b []byte) { r.node = getName(b) }),
@@ -182,7 +181,7 @@ var nsHandlers = map[fc.CTCmd]nsHandler{
 	}),
 }
 
-// unused ignores a registration that no query returns.
+// unused ignores a registration never returned by a query.
 func unused(*record, []byte) {}
 
 func (d *directory) ensure(id fc.Addr) *record {

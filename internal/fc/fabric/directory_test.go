@@ -75,7 +75,7 @@ func TestNameServer(t *testing.T) {
 		{"RSNN_NN before the name", a, req("0239", nodeA+" 01 61 00 00"), rejected(unable, noNode), 0},
 		{"DA_ID", a, req("0300", "00 010100"), accepted(""), 0},
 
-		// These are registrations, including optional ones. A change of the types or of the node's
+		// Registrations, including optional ones, follow. A change of the types or of the node's
 		// address is announced.
 		{"RPN_ID", a, req("0212", "00 010100 "+portA), accepted(""), 0},
 		{"GNN_ID without a name", a, req("0113", "00 010100"), rejected(unable, noNode), 0},
@@ -98,7 +98,7 @@ func TestNameServer(t *testing.T) {
 		{"of another port", a, req("0212", "00 010200 "+portA), rejected(unable, noID), 0},
 		{"DA_ID of another port", b, req("0300", "00 010100"), rejected(unable, noID), 0},
 
-		// These are queries of another port, which has registered nothing.
+		// The queries below come from a port without registrations.
 		{"GPN_ID", b, req("0112", "00 010100"), accepted(portA), 0},
 		{"GNN_ID", b, req("0113", "00 010100"), accepted(nodeA), 0},
 		{"GFT_ID", b, req("0117", "00 010100"), accepted(types), 0},
@@ -164,7 +164,7 @@ func TestNameServer(t *testing.T) {
 		}
 	}
 
-	// A body that is one byte too short is a logical error. A body of the right length is not.
+	// A body a byte too short is a logical error. A body of the right length is not.
 	for cmd, n := range map[string]int{
 		"0112": 4, "0113": 4, "0117": 4, "011b": 4, "0121": 8, "0131": 8, "0153": 16, "0171": 4, "01b1": 16,
 		"0212": 12, "0213": 12, "0214": 4, "0217": 36, "0218": 4, "021a": 4, "021b": 20, "021f": 4, "0235": 24, "0239": 9, "0300": 4,

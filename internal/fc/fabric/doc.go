@@ -1,11 +1,11 @@
-// Package fabric implements the network between N_Ports: a switch core with its directory server
-// and fabric controller, and a simulated network of links on which a plan can lose, duplicate,
-// delay, reorder and damage frames. The plan is reproducible from its seed. [FCFS-3.2-1]
-// [FCFS-3.2-2] [FCFS-3.2-3]
+// Package fabric implements the network between N_Ports: a switch core with directory server and
+// fabric controller, and a simulated network of links where a plan can lose, duplicate, delay,
+// reorder and damage frames. The plan is reproducible from a seed. [FCFS-3.2-1] [FCFS-3.2-2]
+// [FCFS-3.2-3]
 //
-// A [Switch] is a state machine without input or output of its own, like an fc.NPort: frames go in
-// at a [SwitchPort] and leave through the fc.Sender of another. In a [Net] each of its ports is a
-// device; package fabricd attaches its ports to FCIP links.
+// A [Switch] is a state machine without any input or output, like an fc.NPort: frames go in at a
+// [SwitchPort] and leave through the fc.Sender of another. In a [Net] each port of a Switch is a
+// device; package fabricd attaches a Switch's ports to FCIP links.
 //
 // A [Net] in virtual time is single-threaded and deterministic:
 //
@@ -15,7 +15,7 @@
 //	n.Start()
 //	n.Run(time.Second)
 //
-// The same Net runs in real time with [Net.Serve]; its devices then do their own locking.
+// The same Net runs in real time with [Net.Serve]; the devices then do their own locking.
 //
 // Switches exchange a control protocol of our own in SW_ILS frames of class F. They do not
 // implement ELP, domain negotiation and FSPF of FC-SW, so they cannot join a fabric of another

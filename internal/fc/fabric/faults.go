@@ -22,7 +22,7 @@ func (a Action) String() string {
 	return [...]string{"none", "drop", "duplicate", "delay", "corrupt", "truncate"}[min(int(a), 5)]
 }
 
-// A Fault is one rule of a fault plan. [FCFS-3.2-3]
+// A Fault is a rule of a fault plan. [FCFS-3.2-3]
 type Fault struct {
 	Match func(f *fc.Frame) bool // frames to which the rule applies; nil means every frame
 	Nth   int                    // number of the matching frame that is affected, from 1; 0 means every one
@@ -41,7 +41,7 @@ type Noise struct {
 	Only                              func(f *fc.Frame) bool
 }
 
-// AddFault adds a rule to the plan and returns it.
+// AddFault adds a rule to the plan and returns the rule.
 func (n *Net) AddFault(f *Fault) *Fault {
 	n.faults = append(n.faults, f)
 	return f
@@ -53,17 +53,17 @@ func (n *Net) ClearFaults() { n.faults, n.noise = nil, Noise{} }
 // SetNoise sets the random faults.
 func (n *Net) SetNoise(x Noise) { n.noise = x }
 
-// OfType returns a function that matches frames with TYPE t.
+// OfType returns a function matching frames with TYPE t.
 func OfType(t fc.Type) func(*fc.Frame) bool {
 	return func(f *fc.Frame) bool { return f.Type == t }
 }
 
-// ELSOf returns a function that matches extended link service frames with command c.
+// ELSOf returns a function matching extended link service frames with command c.
 func ELSOf(c fc.ELSCmd) func(*fc.Frame) bool {
 	return func(f *fc.Frame) bool { return f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == c }
 }
 
-// A verdict is the combined effect of all faults on one frame.
+// A verdict is the combined effect of all faults on a frame.
 type verdict struct {
 	copies int
 	delay  time.Duration

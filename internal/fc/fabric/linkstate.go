@@ -7,10 +7,11 @@ import (
 )
 
 // Switches exchange their state by a control protocol of our own, in class F frames of TYPE SW_ILS
-// with a vendor specific command. The state of a switch is divided into items: its neighbours, and
-// one directory record per N_Port. Each item has a sequence number, which its origin increases. A
-// switch stores an item that is newer than the stored one, and passes it on to all other
-// neighbours. Domains are reached by the shortest path over adjacencies that both sides confirm.
+// with a vendor specific command. The state of a switch is divided into items: the switch's
+// neighbours, and a directory record per N_Port. Each item has a sequence number, increased by the
+// item's origin. A switch stores an item newer than the stored item, and passes the new item on to
+// all other neighbours. Domains are reached by the shortest path over adjacencies confirmed by both
+// sides.
 const ilsVendor = 0x70
 
 type itemKind uint8
@@ -34,7 +35,7 @@ type itemKey struct {
 	id     fc.Addr
 }
 
-// An item is one piece of a switch's state.
+// An item is a piece of a switch's state.
 //
 //	 0 | 0x70 | kind | flags (1: withdrawn) | domain |
 //	 4 |               origin (8)                    |
@@ -97,7 +98,7 @@ func (s *linkState) init(sw *Switch) {
 	s.sw, s.items, s.seq = sw, map[itemKey]*item{}, sw.cfg.Epoch
 }
 
-// route returns the port that leads to a domain, or nil if the domain is unreachable.
+// route returns the port leading to a domain, or nil if the domain is unreachable.
 func (s *linkState) route(domain uint8) *SwitchPort { return s.routes[domain] }
 
 func (s *linkState) reachable(domain uint8) bool {
@@ -162,7 +163,7 @@ func (s *linkState) flood(i *item, from *SwitchPort) {
 	}
 }
 
-// greeted handles a hello: it makes p an inter-switch link, unless the neighbour has this switch's
+// greeted handles a hello: p becomes an inter-switch link, unless the neighbour has this switch's
 // domain or is this switch itself.
 func (s *linkState) greeted(now fc.Time, p *SwitchPort, i *item) {
 	sw := s.sw
@@ -235,8 +236,8 @@ func (s *linkState) originateLinks(now fc.Time) {
 	s.compute(now)
 }
 
-// former handles an item that an earlier run of this switch has sent and that other switches still
-// store. It replaces the item by the current one, or withdraws it.
+// former handles an item sent by an earlier run of this switch and still stored by other switches.
+// former replaces the item by the current item, or withdraws the item.
 func (s *linkState) former(now fc.Time, i *item) {
 	if cur := s.items[i.itemKey]; cur != nil && int32(i.seq-cur.seq) <= 0 {
 		return // the item is from this run, or older than its replacement
@@ -252,7 +253,7 @@ func (s *linkState) former(now fc.Time, i *item) {
 	}
 }
 
-// announce sends the record of a local port, or its removal, to other switches.
+// announce sends the record of a local port, or the record's removal, to other switches.
 func (s *linkState) announce(now fc.Time, id fc.Addr) {
 	r := s.sw.dir.byID[id]
 	if r == nil {
@@ -288,8 +289,8 @@ func (s *linkState) takeRecord(now fc.Time, i *item) {
 	s.sw.changed(now, i.id, fc.RSCNPort)
 }
 
-// compute finds the shortest path to every domain, and notifies local ports of domains that were
-// added or removed.
+// compute finds the shortest path to every domain, and notifies local ports of added and removed
+// domains.
 func (s *linkState) compute(now fc.Time) {
 	neighbors := func(w fc.WWN) []fc.WWN {
 		it := s.items[itemKey{w, itemLinks, 0}]

@@ -24,8 +24,8 @@ type Ticker interface {
 	Deadline() fc.Time
 }
 
-// A Stalled is a device that the Net notifies when its link, after Room has returned false, has
-// room again.
+// A Stalled is a device notified by the Net when the device's link, after Room has returned false,
+// has room again.
 type Stalled interface {
 	LinkRoom(now fc.Time)
 }
@@ -57,7 +57,7 @@ type Net struct {
 	free    []*packet
 	kick    chan struct{}
 
-	// The goroutine that runs the Net owns the fields below.
+	// The goroutine running the Net owns the fields below.
 	rng    *rand.Rand
 	now    fc.Time
 	events eventHeap
@@ -78,7 +78,7 @@ func NewNet(seed uint64) *Net {
 // Now returns the time of the Net.
 func (n *Net) Now() fc.Time { return n.now }
 
-// Stats returns a copy of the counters. In real time it may be called only after Serve has
+// Stats returns a copy of the counters. In real time Stats may be called only after Serve has
 // returned.
 func (n *Net) Stats() NetStats { return n.stats }
 
@@ -146,8 +146,8 @@ func (e *End) Send(f *fc.Frame) {
 	n.wake()
 }
 
-// Room reports whether the link can take another frame without exceeding its credit. If it returns
-// false, the Net calls LinkRoom of the device when there is room again.
+// Room reports whether the link can take another frame without exceeding the credit. After false,
+// the Net calls LinkRoom of the device when there is room again.
 func (e *End) Room() bool {
 	e.net.mu.Lock()
 	defer e.net.mu.Unlock()
@@ -181,7 +181,7 @@ func (n *Net) put(p *packet) {
 	}
 }
 
-// At makes the Net call fn at time at, or at once if that time has passed.
+// At makes the Net call fn at time at, or at once if at has passed.
 func (n *Net) At(at fc.Time, fn func(now fc.Time)) {
 	n.push(&packet{at: max(at, n.now), fn: fn})
 }
@@ -268,10 +268,10 @@ func (n *Net) Loop(sw *Switch, devs ...func(out fc.Sender) Device) []*End {
 	return ends
 }
 
-// SetALPA changes the AL_PA that e gets at the next loop initialisation.
+// SetALPA changes the AL_PA assigned to e at the next loop initialisation.
 func (e *End) SetALPA(a uint8) { e.info.ALPA = a }
 
-// Start brings all links up. In virtual time it must be called before Run.
+// Start brings all links up. In virtual time Start must be called before Run.
 func (n *Net) Start() {
 	for _, e := range n.ends {
 		n.bringUp(e)
@@ -287,7 +287,7 @@ func (n *Net) bringUp(e *End) {
 	})
 }
 
-// Do makes the goroutine that runs the Net call fn soon, and does not wait. Use it to change a Net
+// Do makes the goroutine running the Net call fn soon, and does not wait. Use it to change a Net
 // during Serve.
 func (n *Net) Do(fn func()) {
 	n.mu.Lock()
@@ -303,7 +303,8 @@ func (n *Net) BringUp(e *End) {
 	}
 }
 
-// Remove removes a device from its link permanently. Its methods are not called afterwards.
+// Remove removes a device from its link permanently. The device's methods are not called
+// afterwards.
 func (n *Net) Remove(e *End) {
 	n.purge(e)
 	e.up = false
@@ -419,7 +420,7 @@ func (n *Net) collect() {
 	n.mu.Unlock()
 }
 
-// route determines the destination port of a frame and the faults on its way.
+// route determines the destination port of a frame and the faults on the way.
 func (n *Net) route(p *packet) {
 	e := p.from
 	n.stats.Sent++
@@ -524,7 +525,7 @@ func (n *Net) hop(p *packet, to *End) {
 	}
 }
 
-// step runs the next event or timer that is due by limit. It returns false if there is none.
+// step runs the next event or timer due by limit, and returns false if there is none.
 func (n *Net) step(limit fc.Time) bool {
 	n.collect()
 	at := fc.Never

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/fc/fabric"
 )
 
-// A testPort is an N_Port whose upper level records its notifications.
+// A testPort is an N_Port whose upper level records notifications.
 type testPort struct {
 	*fc.NPort
 	data    []string
@@ -146,8 +146,8 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-// switched returns two ports on a switch. Both are online. class2 means that the first port offers
-// class 2.
+// switched returns two ports on a switch. Both are online. class2 makes the first port offer class
+// 2.
 func switched(class2 bool) (n *fabric.Net, a, b *testPort) {
 	n = fabric.NewNet(1)
 	a, mka := newPort(1, class2)
@@ -194,7 +194,7 @@ func online(t *testing.T, class2 bool, change func(n *fabric.Net)) (n *fabric.Ne
 	return n, a, b
 }
 
-// els sends a link service request and returns its result.
+// els sends a link service request and returns the result.
 func (u *testPort) els(n *fabric.Net, to fc.Addr, payload []byte) (reply []byte, err error) {
 	u.ELS(n.Now(), to, payload, func(_ fc.Time, r []byte, e error) { reply, err = append([]byte{}, r...), e })
 	n.Run(time.Minute)
@@ -243,7 +243,7 @@ func TestFCFS_2_7(t *testing.T) {
 	if r, err := a.els(n, b.ID(), l.Append(nil)); err != nil || len(r) != fc.LoginLen {
 		t.Errorf("PDISC: %v", err)
 	}
-	// A LOGO ends only logins of the port that sent it.
+	// A LOGO ends only the sender's logins.
 	if _, err := a.els(n, b.ID(), fc.LOGO{ID: 0x010900, PortName: b.Name()}.Append(nil)); err != nil ||
 		b.Remote(a.ID()) == nil {
 		t.Errorf("a forged LOGO ends a login: %v", err)
@@ -376,8 +376,7 @@ func TestFCFS_2_9(t *testing.T) {
 	}
 }
 
-// TestFCFS_2_11: the directory refuses requests that it must refuse. [FCFS-2.11-2] [FCVI-7.6-5]
-// [FCVI-7.6-2]
+// TestFCFS_2_11: the directory refuses forbidden requests. [FCFS-2.11-2] [FCVI-7.6-5] [FCVI-7.6-2]
 func TestFCFS_2_11(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	ask := func(cmd fc.CTCmd, body []byte) (reply []byte, err error) {
@@ -438,8 +437,7 @@ func TestDirectoryLogin(t *testing.T) {
 	if err := ask(); err != nil || answers == 0 || told != 0 {
 		t.Fatalf("logged in: %v, %d answers, told %d times", err, answers, told)
 	}
-	// The LOGO is sent without the port's knowledge, so that the port still considers itself logged
-	// in.
+	// The LOGO is sent without the port's knowledge, and the port still considers itself logged in.
 	if _, err := a.els(n, fc.AddrDirectory, fc.LOGO{ID: a.ID(), PortName: a.Name()}.Append(nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -564,8 +562,7 @@ func TestCredit(t *testing.T) {
 	}
 }
 
-// TestClassNotOffered: a class 2 frame to a port that does not offer class 2 is rejected.
-// [FCVI-6.1-1]
+// TestClassNotOffered: a class 2 frame to a port without class 2 is rejected. [FCVI-6.1-1]
 func TestClassNotOffered(t *testing.T) {
 	n, a, b := switched(true)
 	r := a.login(t, n, b.ID())
@@ -576,7 +573,7 @@ func TestClassNotOffered(t *testing.T) {
 	}
 }
 
-// A gate is a device that can stop receiving and sending, like a host that is switched off.
+// A gate is a device that can stop receiving and sending, like a host switched off.
 type gate struct {
 	fabric.Device
 	out fc.Sender
@@ -657,7 +654,8 @@ func TestSwitchRestart(t *testing.T) {
 	}
 }
 
-// TestDamaged: a frame damaged on the way is detected by its CRC and not delivered. [FCFS-2.1-6]
+// TestDamaged: the CRC detects a frame damaged on the way, and the frame is not delivered.
+// [FCFS-2.1-6]
 func TestDamaged(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	r := a.login(t, n, b.ID())

@@ -36,8 +36,7 @@ type SwitchStats struct {
 	StateUpdates uint64 // accepted items of other switches
 }
 
-// A Switch is the core of one fabric domain. It is not safe for concurrent
-// use.
+// A Switch is the core of a fabric domain, and is not safe for concurrent use.
 type Switch struct {
 	cfg   SwitchConfig
 	ports [256]*SwitchPort // by area; 0 is not used
@@ -50,7 +49,7 @@ type Switch struct {
 	buf   []byte
 }
 
-// A SwitchPort is one port of a Switch. It is a Device.
+// A SwitchPort is a port of a Switch, and a Device.
 type SwitchPort struct {
 	sw       *Switch
 	out      fc.Sender
@@ -120,7 +119,7 @@ func (s *Switch) NewPort(out fc.Sender) *SwitchPort {
 	return nil
 }
 
-// NewISL returns a port that announces this switch to another one as soon as its link is up.
+// NewISL returns a port announcing this switch to another switch as soon as the port's link is up.
 func (s *Switch) NewISL(out fc.Sender) *SwitchPort {
 	return &SwitchPort{sw: s, out: out, isl: true, logins: map[fc.Addr]*login{}}
 }
@@ -232,8 +231,8 @@ func (s *Switch) forward(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	to.out.Send(f)
 }
 
-// refuse handles a frame that can't be delivered: it answers a class 2 frame by F_RJT and drops any
-// other.
+// refuse handles an undeliverable frame: a class 2 frame is answered by F_RJT, any other frame
+// dropped.
 func (s *Switch) refuse(from *SwitchPort, f *fc.Frame) {
 	if f.SOF.Class() != fc.Class2 || from == nil || f.RCtl.IsLinkControl() {
 		s.stats.NoRoute++
@@ -247,7 +246,7 @@ func (s *Switch) refuse(from *SwitchPort, f *fc.Frame) {
 	from.out.Send(&s.tx)
 }
 
-// broadcast sends f to all N_Ports except its sender, and to other switches.
+// broadcast sends f to all N_Ports except the sender, and to other switches.
 func (s *Switch) broadcast(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	if from != nil && from.isl && from != s.state.route(f.SID.Domain()) {
 		return // a copy of f arrives on the shortest path too
@@ -311,7 +310,7 @@ func (p *SwitchPort) receiveFPort(now fc.Time, f *fc.Frame) {
 	}
 }
 
-// flogi assigns an address to an N_Port: the domain, the area of the port, and on a loop its AL_PA.
+// flogi assigns an address to an N_Port: the domain, the area of the port, and on a loop the AL_PA.
 // The LS_ACC has the address as its D_ID. [FCFS-2.7-3]
 func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 	s := p.sw
@@ -366,7 +365,7 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 }
 
 // moved ends the logins of name at ports other than p. A member that returns over a new link may
-// log in before the end of its former link was detected. The directory must not name the former
+// log in before the end of the former link was detected. The directory must not name the former
 // address then. [FCFS-3.2-6]
 func (s *Switch) moved(now fc.Time, p *SwitchPort, name fc.WWN) {
 	for _, q := range s.ports {
@@ -405,8 +404,8 @@ func (s *Switch) request(to, from fc.Addr, payload []byte) *fc.Frame {
 	return &s.tx
 }
 
-// changed reports a change of id to every local port, except id itself, that has requested such
-// reports.
+// changed reports a change of id to every local port that has requested change reports, except id
+// itself.
 func (s *Switch) changed(now fc.Time, id fc.Addr, format uint8) {
 	payload := fc.AppendRSCN(nil, fc.RSCNPage{Qualifier: format, ID: id})
 	for _, p := range s.ports {
@@ -529,9 +528,9 @@ func (s *Switch) directoryRequest(now fc.Time, p *SwitchPort, f *fc.Frame) {
 	}
 }
 
-// Lookup returns the Sender to which the caller forwards a frame from p. It returns nil if the
-// frame is for the switch itself, for several ports or for none, or if its S_ID does not belong to
-// p. Except for a counter it does not change the switch.
+// Lookup returns the Sender for forwarding a frame from p. The result is nil if the frame is for
+// the switch itself, for several ports or for none, or if the frame's S_ID does not belong to p.
+// Except for a counter Lookup does not change the switch.
 func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {
 	s := p.sw
 	if !p.up || f.EOF.Invalid() || f.DID.WellKnown() || f.SOF.Class() == fc.ClassF || f.Type == fc.TypeSWILS {
@@ -547,7 +546,7 @@ func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {
 	return out
 }
 
-// Route returns the Sender for frames to an N_Port that is not at p, or nil if there is none.
+// Route returns the Sender for frames to an N_Port outside p, or nil if there is none.
 func (p *SwitchPort) Route(dst fc.Addr) fc.Sender {
 	s := p.sw
 	var to *SwitchPort

@@ -28,7 +28,7 @@ const (
 	fabricName = fc.WWN(0x1000_0200_0000_2002)
 )
 
-// attach returns a port of a switch whose link is up, and its wire.
+// attach returns a switch port whose link is up, and the port's wire.
 func attach(s *Switch, info fc.LinkInfo) (*SwitchPort, *wire) {
 	w := new(wire)
 	p := s.NewPort(w)
@@ -45,7 +45,7 @@ func namedSwitch(change func(*SwitchConfig)) *Switch {
 	return NewSwitch(cfg)
 }
 
-// flogi returns the FLOGI of a port that offers class 3 only.
+// flogi returns the FLOGI of a port offering class 3 only.
 func flogi(sid fc.Addr, ox uint16, name fc.WWN) (*fc.Frame, *fc.Login) {
 	l := &fc.Login{Cmd: fc.ELSFLOGI, VersionHigh: 0x20, VersionLow: 0x20, RxSize: fc.MaxData,
 		PortName: name, NodeName: name + 1<<60}
@@ -152,9 +152,9 @@ func TestFLOGIClasses(t *testing.T) {
 	}
 }
 
-// TestFLOGIAgain: two copies of one FLOGI are one login. A new FLOGI replaces the former login and
-// removes its registrations, and other ports get a report of its end. Without a loop a port has one
-// address. [FCFS-2.7-3] [FCFS-3.2-6]
+// TestFLOGIAgain: two copies of a FLOGI make one login. A new FLOGI replaces the former login and
+// removes the login's registrations, and other ports get a report of the end. Without a loop a port
+// has one address. [FCFS-2.7-3] [FCFS-3.2-6]
 func TestFLOGIAgain(t *testing.T) {
 	const one, other = fc.WWN(0x2001_0200_0000_0001), fc.WWN(0x2001_0200_0000_0002)
 	for _, c := range []struct {
@@ -240,8 +240,8 @@ func TestFLOGIAgain(t *testing.T) {
 	})
 }
 
-// TestMovedOnLoop: a port that returns with another AL_PA of the same loop is logged in twice until
-// its former login ends. A login at another port of the switch ends the former one at once.
+// TestMovedOnLoop: a port returning with another AL_PA of the same loop is logged in twice until
+// the former login ends. A login at another port of the switch ends the former login at once.
 // [FCFS-3.2-6]
 func TestMovedOnLoop(t *testing.T) {
 	const name = fc.WWN(0x2001_0200_0000_0001)
@@ -262,8 +262,7 @@ func TestMovedOnLoop(t *testing.T) {
 	}
 }
 
-// TestInvalidEOF: a frame that ends with EOFni or EOFa is dropped and counted.
-// [FCFS-2.2-3]
+// TestInvalidEOF: a frame ending with EOFni or EOFa is dropped and counted. [FCFS-2.2-3]
 func TestInvalidEOF(t *testing.T) {
 	for _, c := range []struct {
 		eof     fc.EOF

@@ -93,8 +93,7 @@ func (d *Daemon) Logins() int {
 	return d.sw.Logins()
 }
 
-// Listen returns ln, or a replacement for ln that offers shared memory, if Config.SameHost allows
-// it.
+// Listen returns ln, or a replacement for ln with shared memory, if Config.SameHost allows it.
 func (d *Daemon) Listen(ln net.Listener) (net.Listener, error) {
 	cfg := d.linkConfig()
 	return cfg.Listen(ln)
@@ -155,8 +154,8 @@ func (d *Daemon) Serve(ln net.Listener) error {
 	}
 }
 
-// Join links this daemon with the daemon at address. If the first attempt fails, Join returns its
-// error. Otherwise it returns nil, and a lost link is made again until the daemon is closed.
+// Join links this daemon with the daemon at address. If the first attempt fails, Join returns the
+// error. Otherwise Join returns nil, and a lost link is made again until the daemon is closed.
 func (d *Daemon) Join(ctx context.Context, address string) error {
 	l, err := fcip.Dial(ctx, address, d.linkConfig())
 	if err != nil {
@@ -174,8 +173,7 @@ func (d *Daemon) Join(ctx context.Context, address string) error {
 	return nil
 }
 
-// keep dials address again each time the link to it is lost, until the daemon is closed.
-// [FCFS-3.2-5]
+// keep dials address again each time the link is lost, until the daemon is closed. [FCFS-3.2-5]
 func (d *Daemon) keep(l *fcip.Link, address string) {
 	r := fcip.Redialer{Address: address, Config: d.linkConfig()}
 	for {
@@ -199,10 +197,10 @@ func (d *Daemon) keep(l *fcip.Link, address string) {
 	}
 }
 
-// ErrFull means that the daemon has reached its limit of links.
+// ErrFull means that the daemon has reached the limit of links.
 var ErrFull = errors.New("fabricd: no room for another link")
 
-// attach creates a port of the switch for l and starts l. If it returns an error, it has aborted l.
+// attach creates a port of the switch for l and starts l. On an error attach has aborted l.
 func (d *Daemon) attach(l *fcip.Link, isl bool) error {
 	p := &port{d: d, link: l}
 	d.mu.Lock()
@@ -295,7 +293,7 @@ func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 	}
 }
 
-// frame handles one frame of a batch.
+// frame handles a frame of a batch.
 func (p *port) frame(f *fc.Frame) {
 	d := p.d
 	out := p.out
@@ -334,7 +332,7 @@ func (p *port) frame(f *fc.Frame) {
 	p.note(l)
 }
 
-// leave ends a run of frames for one local port.
+// leave ends a run of frames for a local port.
 func (p *port) leave() {
 	if p.local != nil {
 		p.local.leave()
@@ -353,8 +351,7 @@ func (p *port) note(x flusher) {
 	}
 }
 
-// flushAll writes the frames that are queued on any link. Local ports deliver their frames
-// themselves.
+// flushAll writes the frames queued on any link. Local ports deliver their frames themselves.
 func (d *Daemon) flushAll() {
 	d.mu.Lock()
 	links := make([]*port, 0, len(d.links))
@@ -367,8 +364,8 @@ func (d *Daemon) flushAll() {
 	}
 }
 
-// Room is called when the link has room again. It notifies the N_Ports of this process, which may
-// wait for room.
+// Room is called when the link has room again, and notifies the N_Ports of this process, because
+// some may wait for room.
 func (p *port) Room() {
 	d := p.d
 	d.mu.Lock()

@@ -1,5 +1,5 @@
 // Package fabricd runs a Fibre Channel fabric that processes and hosts join over FCIP: a switch of
-// package fabric with its directory server, whose ports are FCIP links and N_Ports of this process.
+// package fabric with a directory server, whose ports are FCIP links and N_Ports of this process.
 //
 //	d := fabricd.New(fabricd.Config{Name: name, Domain: 1})
 //	ln, err := net.Listen("tcp", ":3225")

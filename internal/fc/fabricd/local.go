@@ -12,7 +12,7 @@ import (
 )
 
 // A LocalDevice is an N_Port of this process. The daemon calls Enter before a series of calls of
-// the other methods, and Leave after it. A device with a lock takes it in Enter.
+// the other methods, and Leave afterwards. A device with a lock takes the lock in Enter.
 type LocalDevice interface {
 	fabric.Device
 	Enter()
@@ -21,7 +21,7 @@ type LocalDevice interface {
 
 // A Local attaches an N_Port of this process to the switch, and is its fc.Sender. Frames for links
 // are sent at once. Frames to and from the switch or other local ports go through a queue, so that
-// no port is called during a call of another.
+// no port is called during a call of another port.
 type Local struct {
 	d   *Daemon
 	sp  *fabric.SwitchPort
@@ -44,13 +44,13 @@ type queued struct {
 	buf []byte
 }
 
-// maxQueue is the maximum number of frames that wait for a local port. Further frames are lost, as
-// on any link.
+// maxQueue is the maximum number of frames waiting for a local port. Further frames are lost, as on
+// any link.
 const maxQueue = 65536
 
-// Attach connects an N_Port of this process. dev creates the device, which sends through out. now
-// is the device's clock. The link is up when Attach returns. The error is ErrFull if the switch has
-// no free port or the daemon is closed.
+// Attach connects an N_Port of this process. dev creates the device, and the device sends through
+// out. now is the device's clock. The link is up when Attach returns. The error is ErrFull if the
+// switch has no free port or the daemon is closed.
 func (d *Daemon) Attach(now func() fc.Time, dev func(out fc.Sender) LocalDevice) (*Local, error) {
 	l := &Local{d: d, now: now, kick: make(chan struct{}, 1), stop: make(chan struct{})}
 	d.mu.Lock()
@@ -78,7 +78,7 @@ func (d *Daemon) Attach(now func() fc.Time, dev func(out fc.Sender) LocalDevice)
 func (l *Local) enter() { l.dev.Enter() }
 func (l *Local) leave() { l.dev.Leave() }
 
-// An inbox is the Sender by which the switch sends to a Local.
+// An inbox is the switch's Sender to a Local.
 type inbox Local
 
 // Send queues a frame for the port. The caller may hold the switch's lock.
@@ -147,7 +147,7 @@ func (l *Local) touched(link *fcip.Link) {
 	l.mu.Unlock()
 }
 
-// Link returns the FCIP link that leads to dst, or nil if there is none.
+// Link returns the FCIP link leading to dst, or nil if there is none.
 func (l *Local) Link(dst fc.Addr) *fcip.Link { return l.route(dst) }
 
 // A way is a cached route, valid while gen equals the daemon's gen. link is nil if no FCIP link
@@ -172,7 +172,7 @@ func (l *Local) route(dst fc.Addr) *fcip.Link {
 	return link
 }
 
-// maxOut is the maximum number of data frames that wait for the switch.
+// maxOut is the maximum number of data frames waiting for the switch.
 const maxOut = 256
 
 // Room returns a lower bound of the number of data frames the path to dst can take. If it is 0, a
@@ -195,8 +195,7 @@ func (l *Local) room() {
 	}
 }
 
-// Flush writes the frames that Send has queued on links. The caller must not hold the lock of the
-// port.
+// Flush writes the frames queued on links by Send. The caller must not hold the lock of the port.
 func (l *Local) Flush() {
 	for {
 		l.mu.Lock()
@@ -265,7 +264,7 @@ func (l *Local) serveOnce() bool {
 }
 
 // Close removes the port from the switch. After Close has returned, the device is not called any
-// more. A method of the device must not call Close, which waits for such calls.
+// more. A method of the device must not call Close, because Close waits for running methods.
 func (l *Local) Close() {
 	l.d.mu.Lock()
 	l.d.gen.Add(1)

@@ -36,7 +36,7 @@ func BenchmarkRun(b *testing.B) {
 	})
 }
 
-// A placer is a device that copies its frames to successive addresses.
+// A placer is a device copying frames to successive addresses.
 type placer struct {
 	sink
 	to []byte

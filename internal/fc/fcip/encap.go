@@ -29,14 +29,13 @@ const (
 	plainSet = 0x0000FFFF // word 2 of an encapsulated frame: pFlags 0
 )
 
-// These are errors of the parser. ErrSync means that the position of the next frame in the stream
-// is unknown.
+// Errors of the parser. ErrSync means that the position of the next frame in the stream is unknown.
 var (
 	ErrSync  = errors.New("fcip: synchronisation lost")
 	ErrFrame = errors.New("fcip: malformed encapsulation")
 )
 
-// Append appends f with its encapsulation to b. [FCFS-2.3-1]
+// Append appends the encapsulated f to b. [FCFS-2.3-1]
 //
 //	word 0  protocol | version | complements of both
 //	word 1  copy of word 0
@@ -73,10 +72,10 @@ func FrameLen(b []byte) (int, error) {
 	return int(words) * 4, nil
 }
 
-// Parse decodes the encapsulated frame at the front of b into f, which then refers to b. It returns
-// the length of the frame. io.ErrUnexpectedEOF means that b is too short. An error that wraps
-// ErrSync ends the link. Any other error concerns only this frame: n is set, and the next frame
-// follows. Parse makes all tests of RFC 3821, 5.6.2.2, except the check of the next header.
+// Parse decodes the encapsulated frame at the front of b into f, and returns the length of the
+// frame. f then refers to b. io.ErrUnexpectedEOF means that b is too short. An error wrapping
+// ErrSync ends the link. Any other error concerns only the parsed frame: n is set, and the next
+// frame follows. Parse makes all tests of RFC 3821, 5.6.2.2, except the check of the next header.
 func Parse(b []byte, f *fc.Frame) (n int, err error) {
 	if len(b) < 16 {
 		return 0, io.ErrUnexpectedEOF

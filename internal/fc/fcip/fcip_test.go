@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// vector is an encapsulated FC-VI frame that tshark decodes.
+// vector is an encapsulated FC-VI frame, decodable by tshark.
 const vector = `0101fefe 0101fefe 0000ffff 0016ffe9  00000000 00000000 00000000 2e2ed1d1
 	04010201 00010101 5829000a 05010000 0005ffff 00000000  00012001 01070000 00000010 cafef00d
 	68656c6c 6f210000 916bba23 4242bdbd`
@@ -68,7 +68,7 @@ func TestFCFS_2_3(t *testing.T) {
 	})
 }
 
-// TestFCFS_2_4 checks the Special Frame and its exchange.
+// TestFCFS_2_4 checks the Special Frame and the exchange of Special Frames.
 func TestFCFS_2_4(t *testing.T) {
 	s := Special{Source: 0x2000020000000001, Entity: 7, Nonce: 0x1122334455667788, UsageFlags: 0xE0,
 		Destination: 0x2000020000000002, KATOV: 60000}
@@ -147,7 +147,7 @@ func TestFCFS_2_4(t *testing.T) {
 	}
 }
 
-// A sink is a device that records the frames of its link.
+// A sink is a device recording the frames of its link.
 type sink struct {
 	frames chan string
 	down   chan error
@@ -269,7 +269,7 @@ func TestKeepAlive(t *testing.T) {
 	}
 	x.Close()
 	y.Close()
-	// An end that never answers loses its link.
+	// An end that never answers loses the link.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -301,7 +301,7 @@ func TestKeepAlive(t *testing.T) {
 	z.Close()
 }
 
-// TestFCFS_2_1: a damaged frame is not delivered. The frames before and after it are delivered.
+// TestFCFS_2_1: a damaged frame is not delivered. The frames before and after are delivered.
 func TestFCFS_2_1(t *testing.T) {
 	t.Run("FCFS-2.1-6", func(t *testing.T) {
 		good := testkit.Hex(vector)

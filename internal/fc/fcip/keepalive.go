@@ -11,9 +11,9 @@ import (
 // even an answer to LKA.
 var ErrSilent = errors.New("fcip: the other end is silent")
 
-// watch tests the link. After each half K_A_TOV without a frame it sends a link keep alive (LKA), a
-// class F link service between the fabric controllers of both ends. Any received frame shows that
-// the other end is alive.
+// watch tests the link. After each half K_A_TOV without a frame watch sends a link keep alive
+// (LKA), a class F link service between the fabric controllers of both ends. Any received frame
+// shows that the other end is alive.
 func (l *Link) watch() {
 	half := l.katov / 2
 	// The timer must not fire before l.watchdog is set.

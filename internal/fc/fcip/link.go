@@ -32,11 +32,11 @@ const (
 	slabSlack = 64 << 10
 )
 
-// A Device is the end of a link. The link calls its methods from one goroutine at a time, without
-// holding a lock.
+// A Device is the end of a link. The link calls the methods of a Device from one goroutine at a
+// time, without holding a lock.
 type Device interface {
-	// Frames handles the frames of one read. recv calls yield with each frame, which is valid
-	// during that call. A device that needs a lock takes it once around recv.
+	// Frames handles the frames of a read. recv calls yield with each frame, valid during the call
+	// of yield. A device in need of a lock takes the lock once around recv.
 	Frames(recv func(yield func(f *fc.Frame)))
 	// Room is called when a link whose Room has returned 0 has room again.
 	Room()
@@ -44,7 +44,7 @@ type Device interface {
 	Down(err error)
 }
 
-// A Config holds the settings of one end of a link.
+// A Config holds the settings of an end of a link.
 type Config struct {
 	FabricName fc.WWN // Switch_Name (or Port_Name) of this end; not zero
 	Entity     uint64 // distinguishes this end from others with the same name
@@ -56,20 +56,20 @@ type Config struct {
 	// is silent for twice K_A_TOV, the link is closed. 0 means 60 s.
 	KATOV time.Duration
 	// KeepAlive is the period of TCP's own keepalive. 0 means 15 s, and a negative value switches
-	// it off.
+	// keepalive off.
 	KeepAlive time.Duration
 	// SameHost selects whether the bytes go through shared memory if the other end is on this host.
 	// A listener returned by Listen offers shared memory.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which processes of different network namespaces find each
-	// other. "" means that they do not.
+	// SameHostDir is a directory where processes of different network namespaces find each other.
+	// With "" such processes do not find each other.
 	SameHostDir string
 }
 
 // shares reports whether links may go through shared memory.
 func (c *Config) shares() bool { return c.WrapConn == nil && sock.Shares(c.SameHost) }
 
-// Listen returns ln, or a replacement for it that offers shared memory.
+// Listen returns ln, or a replacement for ln with shared memory.
 func (c *Config) Listen(ln net.Listener) (net.Listener, error) {
 	if !c.shares() {
 		return ln, nil
@@ -146,7 +146,7 @@ func dial(ctx context.Context, address string, cfg Config, connect time.Duration
 			return newLink(nc, cfg, echo.Destination)
 		}
 		nc.Close()
-		// The acceptor has sent its name, so the next attempt asks for the acceptor by that name.
+		// The acceptor has sent a name, so the next attempt asks for the acceptor by the sent name.
 		want := s
 		want.Changed, want.Destination = true, echo.Destination
 		if peer != 0 || *echo != want || echo.Destination == 0 {
@@ -233,19 +233,19 @@ type Acceptor struct {
 	nonces map[string]uint64 // guarded by mu
 }
 
-// NewAcceptor returns an acceptor for connections to the entity that cfg names.
+// NewAcceptor returns an acceptor for connections to the entity named by cfg.
 func NewAcceptor(cfg Config) *Acceptor {
 	return &Acceptor{cfg: cfg, nonces: map[string]uint64{}}
 }
 
-// ErrRefused is the error of Accept for a connection that asked for another name. Accept has sent
-// this entity's name, with which the initiator may connect again.
+// ErrRefused is the error of Accept for a connection to another name. Accept has sent this entity's
+// name, and the initiator may connect again with this name.
 var ErrRefused = errors.New("fcip: connection asked for another fabric entity")
 
 // maxNonces is the maximum number of addresses whose last nonce is remembered.
 const maxNonces = 4096
 
-// Accept reads the Special Frame of nc and answers it. Accept owns nc, and closes it on an error.
+// Accept reads and answers the Special Frame of nc. Accept owns nc, and closes nc on an error.
 func (a *Acceptor) Accept(ctx context.Context, nc net.Conn) (*Link, error) {
 	if a.cfg.WrapConn != nil {
 		nc = a.cfg.WrapConn(nc)
@@ -321,7 +321,7 @@ func newLink(nc net.Conn, cfg Config, peer fc.WWN) (*Link, error) {
 // Peer returns the name of the other end.
 func (l *Link) Peer() fc.WWN { return l.peer }
 
-// NetConn returns the TCP connection, for its addresses.
+// NetConn returns the TCP connection, for the addresses.
 func (l *Link) NetConn() net.Conn { return l.c.NetConn() }
 
 // Path reports whether the bytes of the link go through shared memory, and if not, why.
@@ -339,8 +339,8 @@ func (l *Link) Start(dev Device) {
 	l.c.Start(nil)
 }
 
-// Send queues f, which is written by the next Flush at the latest. If the queue has no room, Send
-// drops f and counts it.
+// Send queues f. The next Flush writes f at the latest. If the queue has no room, Send drops and
+// counts f.
 func (l *Link) Send(f *fc.Frame) {
 	l.mu.Lock()
 	if len(l.pend)+MaxLen > cap(l.pend) {
@@ -366,7 +366,7 @@ func (l *Link) Room() int {
 }
 
 // WaitRoom waits until the link has room or has ended. Only a forwarder that holds no lock and may
-// delay later frames may call it.
+// delay later frames may call WaitRoom.
 func (l *Link) WaitRoom() {
 	for l.Room() == 0 {
 		select {
@@ -386,7 +386,7 @@ func (l *Link) Poll() bool { return l.c.Poll() }
 // Unpoll announces that the caller stops polling.
 func (l *Link) Unpoll() { l.c.Unpoll() }
 
-// Quiesce waits until the calls of device methods that began before it have returned.
+// Quiesce waits until all earlier calls of device methods have returned.
 func (l *Link) Quiesce() { l.c.Quiesce() }
 
 // Close sends the queued frames, ends the link and waits until all goroutines of the link have
@@ -430,7 +430,7 @@ func (l *Link) Stats() Stats {
 		Overflow: l.stats.over.Load()}
 }
 
-// A protocol is a Link with the methods its frameio.Conn calls.
+// A protocol is a Link with the methods called by frameio.Conn.
 type protocol Link
 
 var _ frameio.Protocol = (*protocol)(nil)
@@ -450,8 +450,8 @@ func (p *protocol) Fill(b *frameio.Batch) {
 	}
 }
 
-// Sent is called when a batch has been written. Only then it wakes those who wait for room, because
-// their frames then go into the written buffer, which is still in the processor's cache.
+// Sent is called when a batch has been written. Only then waiters for room wake up, because their
+// frames then go into the written buffer, still in the processor's cache.
 func (p *protocol) Sent() {
 	p.mu.Lock()
 	p.fly = p.fly[:0]

@@ -9,13 +9,13 @@ import (
 
 const (
 	// The pause before an attempt is doubled from firstPause to lastPause, because RFC 3821,
-	// 8.1.2.1 requires a limit on repeated attempts. lastPause is so short that the members of a
-	// restarted fabric have joined it again within five seconds.
+	// 8.1.2.1 requires a limit on repeated attempts. lastPause lets the members of a restarted
+	// fabric join again within five seconds.
 	firstPause = 100 * time.Millisecond
 	lastPause  = time.Second
 
-	// connectTime limits the TCP connection of an attempt. A host that drops packets while it
-	// starts must not delay the next attempt for minutes.
+	// connectTime limits the TCP connection of an attempt. A starting host that drops packets must
+	// not delay the next attempt for minutes.
 	connectTime = 2 * time.Second
 
 	// settleTime is the minimum lifetime of a link that counts as working. After a link of shorter
@@ -23,7 +23,7 @@ const (
 	settleTime = 5 * time.Second
 )
 
-// A Redialer dials a link again each time it is lost. One goroutine at a time may call its methods.
+// A Redialer dials a lost link again. One goroutine at a time may call the methods of a Redialer.
 type Redialer struct {
 	Address string // in the form host:port
 	Config  Config
@@ -32,15 +32,14 @@ type Redialer struct {
 	since time.Time // time at which the last link was made
 }
 
-// Dial pauses and dials until a link is made. It returns an error only when ctx ends, which is the
-// cause.
+// Dial pauses and dials until a link is made. Dial returns an error only when ctx ends: the cause
+// of ctx.
 func (r *Redialer) Dial(ctx context.Context) (*Link, error) {
 	if time.Since(r.since) > settleTime {
 		r.pause = firstPause
 	}
 	for {
-		// A random quarter more or less spreads the attempts of members that were lost at the same
-		// time.
+		// A random quarter more or less spreads the attempts of members lost at the same time.
 		t := time.NewTimer(r.pause*3/4 + rand.N(r.pause/2))
 		select {
 		case <-t.C:

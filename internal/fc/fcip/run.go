@@ -19,7 +19,7 @@ const (
 // optional headers.
 type header [offOpt + 128]byte
 
-// place writes the fields in which f differs from earlier frames of its run to h, the front of an
+// place writes the fields of f that differ from earlier frames of the run to h, the front of an
 // encapsulated frame.
 func place(h []byte, f *fc.Frame) {
 	binary.BigEndian.PutUint32(h[offSOF:], delim(byte(f.SOF)))
@@ -27,8 +27,7 @@ func place(h []byte, f *fc.Frame) {
 	binary.BigEndian.PutUint32(h[offParam:], f.Param)
 }
 
-// runLock is the number of frames of a run that are built before the lock is released for the
-// writer.
+// runLock is the number of frames of a run built before the lock is released for the writer.
 const runLock = 8
 
 // SendRun implements fc.RunSender.
@@ -64,7 +63,7 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 		copy(b[from:], data[:size])
 		copy(b[from+size:], before[from+size:]) // the fill bytes, the CRC and the EOF
 		// The CRC of the previous frame is computed only now, because the processor would have to
-		// wait for the bytes of a frame that it has just copied.
+		// wait for the bytes of a frame copied just before.
 		if last != nil {
 			fc.Seal(last[offFrame : n-delimLen])
 		}
@@ -76,9 +75,9 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 	f.Next(size)
 }
 
-// follow passes the frames after the current one, whose bytes are wire, to its Taker. It stops at
-// the first frame that is incomplete, differs from the expected header, or has a wrong CRC. The
-// method each handles that frame.
+// follow passes the frames after the current frame, whose bytes are wire, to the frame's Taker.
+// follow stops at the first frame that is incomplete, differs from the expected header, or has a
+// wrong CRC. The method each handles such a frame.
 func (l *Link) follow(wire []byte) (frames uint64) {
 	f := &l.frame
 	n, size, from := len(wire), len(f.Payload), offOpt+len(f.Opt)

@@ -21,7 +21,7 @@ func middle(opt int) *fc.Frame {
 	return f
 }
 
-// TestSendRun: on the wire the frames of a run equal frames that are sent one by one.
+// TestSendRun: on the wire the frames of a run equal frames sent one by one.
 func TestSendRun(t *testing.T) {
 	for _, opt := range []int{0, 16, 32} {
 		for _, size := range []int{1, 2, 3, 4, 100, 2080} {
@@ -54,7 +54,7 @@ func TestSendRun(t *testing.T) {
 	}
 }
 
-// A runner is a device that accepts runs. A test can make it refuse a frame of a run.
+// A runner is a device that accepts runs. A test can make the runner refuse a frame of a run.
 type runner struct {
 	sink
 	runs   bool
@@ -92,8 +92,8 @@ func (r *runner) Take(b []byte) bool {
 	return true
 }
 
-// TestFollow: a device that accepts runs receives the same frames as one that does not, whatever
-// frame follows another. [FCVI-3-1] [FCFS-2.1-6]
+// TestFollow: a device that accepts runs receives the same frames as a device without runs,
+// whatever frame follows another. [FCVI-3-1] [FCFS-2.1-6]
 func TestFollow(t *testing.T) {
 	const size, frames = 40, 6
 	wire := func() (b []byte) {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSameHost: a link uses shared memory if both ends want it. The link carries frames in both
-// directions, and its end is detected.
+// directions, and the end of the link is detected.
 func TestSameHost(t *testing.T) {
 	for _, tc := range []struct {
 		listener, dialer samehost.Policy
@@ -87,7 +87,8 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// TestSameHostRequired: an acceptor that requires shared memory refuses a connection without it.
+// TestSameHostRequired: an acceptor that requires shared memory refuses a connection without shared
+// memory.
 func TestSameHostRequired(t *testing.T) {
 	addr, _, errs := acceptWith(t, Config{FabricName: 2, SameHost: samehost.Require})
 	if _, err := Dial(t.Context(), addr, Config{FabricName: 1, Peer: 2, SameHost: samehost.Off}); err == nil {

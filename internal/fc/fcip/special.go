@@ -23,8 +23,8 @@ const (
 // DefaultKATOV is the K_A_TOV we announce, in milliseconds.
 const DefaultKATOV = 60000
 
-// A Special is an FCIP Special Frame (RFC 3821, 7.1). It is the first frame that each side sends.
-// [FCFS-2.4-1]
+// A Special is an FCIP Special Frame (RFC 3821, 7.1). A Special is the first frame sent by each
+// side. [FCFS-2.4-1]
 type Special struct {
 	Changed     bool   // in an echo: the acceptor has changed other fields
 	Source      fc.WWN // Switch_Name of the initiator
@@ -94,8 +94,8 @@ func (s *Special) answer(self fc.WWN) (echo Special, ok bool) {
 	return echo, !echo.Changed
 }
 
-// accepts reports whether echo is the unchanged frame the initiator sent, from a destination that
-// has a name. [FCFS-2.4-3]
+// accepts reports whether echo is the unchanged frame the initiator sent, from a destination with a
+// name. [FCFS-2.4-3]
 func (s *Special) accepts(echo *Special) bool {
 	return *s == *echo && echo.Destination != 0 || fault.On("fcip-echo-unchecked") && !echo.Changed
 }
