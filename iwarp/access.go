@@ -8,8 +8,8 @@ import (
 
 // The rights of regions and windows: [RDMAP-3.2-7] [RDMAP-8.1.1-5]
 
-// Access is a set of rights that a peer has to a region or window, for example
-// RemoteRead|RemoteWrite. The owner may always read and write locally.
+// Access is a set of rights of a peer to a region or window, for example RemoteRead|RemoteWrite.
+// The owner may always read and write locally.
 type Access uint8
 
 // Access rights. Give no more than the transfer needs.
@@ -42,7 +42,7 @@ func (a Access) rights() (r regmem.Rights) {
 }
 
 // refine returns regmem.Wrap instead of OutOfBounds for n bytes at offset to if the range ends
-// exactly at 2^64: its 64-bit sum is zero. It returns any other outcome unchanged. [I-59]
+// exactly at 2^64, where the 64-bit sum is zero. All other outcomes are returned unchanged. [I-59]
 func refine(out regmem.Outcome, to, n uint64) regmem.Outcome {
 	if out == regmem.OutOfBounds && n > 0 && to+n == 0 {
 		return regmem.Wrap

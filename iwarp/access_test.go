@@ -36,8 +36,8 @@ func TestAccessFaults(t *testing.T) {
 	}
 }
 
-// TestRefine checks that a range that ends exactly at 2^64 wraps. For a range that ends elsewhere,
-// the outcome of the check must stay the same. [I-59]
+// TestRefine checks that a range ending exactly at 2^64 wraps. For a range ending elsewhere, the
+// outcome of the check must stay the same. [I-59]
 func TestRefine(t *testing.T) {
 	const top = 1<<64 - 1
 	for _, v := range []struct {
@@ -60,9 +60,9 @@ func TestRefine(t *testing.T) {
 }
 
 // TestCheckResponse offers segments of a Read Response. A segment must be the next piece of the
-// answer to the oldest request; otherwise it is a fault. Only the segment that completes the answer
-// may have the last flag. [DDP-4.2-7] [RDMAP-5.2.2-4] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-7.2-2]
-// [I-45] [I-46]
+// answer to the oldest request; any other segment is a fault. Only the segment that completes the
+// answer may have the last flag. [DDP-4.2-7] [RDMAP-5.2.2-4] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7]
+// [RDMAP-7.2-2] [I-45] [I-46]
 func TestCheckResponse(t *testing.T) {
 	const stag, to = 0x1234, 1000
 	for _, v := range []struct {
@@ -112,7 +112,7 @@ func TestCheckResponse(t *testing.T) {
 	}
 }
 
-// TestCheckOp checks the limits of the message length, and the operations that may be posted.
+// TestCheckOp checks the limits of the message length, and the operations allowed to be posted.
 // [DDP-5.2-2] [DDP-1.2-2] [RDMAPX-1.1-2]
 func TestCheckOp(t *testing.T) {
 	for _, v := range []struct {
@@ -142,8 +142,8 @@ func TestCheckOp(t *testing.T) {
 	}
 }
 
-// TestTooLongForReceive sends a message that is longer than the receive. The receive must complete
-// with StatusLength, and the stream must end with a Terminate. [RDMAP-5.3-4] [DDP-1.2-1]
+// TestTooLongForReceive sends a message longer than the receive. The receive must complete with
+// StatusLength, and the stream must end with a Terminate. [RDMAP-5.3-4] [DDP-1.2-1]
 func TestTooLongForReceive(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	if err := q.PostRecv(RecvWR{ID: 7, SG: []SGE{Buf(make([]byte, 4))}}); err != nil {

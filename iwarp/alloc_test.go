@@ -30,7 +30,7 @@ func drive(t testing.TB, q *CompletionQueue, others ...*CompletionQueue) Complet
 }
 
 // TestAllocs checks that a message causes no allocation on either side in steady state, whatever
-// its operation and framing.
+// the operation and framing.
 func TestAllocs(t *testing.T) {
 	for _, v := range []struct {
 		name   string
@@ -46,8 +46,8 @@ func TestAllocs(t *testing.T) {
 			a, b := connect(t, &v.ci, &v.cr)
 			long := 200000
 			if sock.SharesByDefault {
-				// A ring or a socket holds a whole round of this size. A sender that waits for room
-				// starts a goroutine, which allocates.
+				// A ring or a socket holds a whole round of this size. A sender waiting for room
+				// starts a goroutine, and so allocates.
 				long = 100000
 			}
 			for _, n := range []int{8, 4096, long} {
@@ -94,9 +94,9 @@ func allocs(t *testing.T, a, b *QueuePair, n int) {
 	}
 }
 
-// TestQueuePairSize limits the size of a QueuePair, because it is most of the memory of an idle
-// stream. The runtime rounds the size, plus one word of its own, up to a size class. 1792 is a
-// class, and 2048 is the next.
+// TestQueuePairSize limits the size of a QueuePair, because a QueuePair is most of the memory of an
+// idle stream. The runtime rounds the size, plus a word for the runtime, up to a size class. 1792
+// is a class, and 2048 is the next.
 func TestQueuePairSize(t *testing.T) {
 	if strconv.IntSize == 32 {
 		t.Skip("the sizes are those of 64-bit words")

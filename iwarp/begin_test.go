@@ -13,8 +13,8 @@ import (
 )
 
 // TestBegunTwice sends a message in two parts. The receiving end begins the message, but cannot
-// read the missing bytes into far memory, so it waits for them. Even so, the message must take only
-// one receive. [RDMAP-5.3-2] [I-22]
+// read the missing bytes into far memory, and waits. Even so, the message must take only one
+// receive. [RDMAP-5.3-2] [I-22]
 func TestBegunTwice(t *testing.T) {
 	const size = 60000
 	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: true})})
@@ -73,10 +73,10 @@ type beginning struct {
 	note func(q *QueuePair) string
 }
 
-// TestBeginLong offers FPDUs that have arrived in part. The payload of an FPDU may be read into
-// place as soon as its header can be trusted: at once without CRCs, and with CRCs only if memory is
-// lent for the message. In all other cases, nothing may change until the whole FPDU has arrived.
-// [I-22] [MPA-4.4-8] [DDP-7.1-14]
+// TestBeginLong offers partly arrived FPDUs. The payload of an FPDU may be read into place as soon
+// as its header can be trusted: at once without CRCs, and with CRCs only if memory is lent for the
+// message. In all other cases, nothing may change until the whole FPDU has arrived. [I-22]
+// [MPA-4.4-8] [DDP-7.1-14]
 func TestBeginLong(t *testing.T) {
 	const size = 30000
 	h := ddp.UntaggedLen + mpa.LengthLen

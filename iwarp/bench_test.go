@@ -157,8 +157,8 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// BenchmarkLatency measures a round trip of a consumer that waits. Both ends are in one process.
-// The gain of polling shows only with two processes.
+// BenchmarkLatency measures a round trip of a waiting consumer. Both ends are in one process. The
+// gain of polling shows only with two processes.
 func BenchmarkLatency(b *testing.B) {
 	b.Run("tcp/8", func(b *testing.B) {
 		x, y := testkit.TCPPair(b)

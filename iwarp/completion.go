@@ -18,7 +18,7 @@ const (
 	StatusRemote             // the peer refused this request with a Terminate
 )
 
-// The errors that [Completion.Err] returns for the statuses.
+// The errors of [Completion.Err] for the statuses.
 var (
 	ErrFlushed     = errors.New("iwarp: request flushed")
 	ErrLocalAccess = errors.New("iwarp: local memory of the request is not accessible")
@@ -26,7 +26,7 @@ var (
 	ErrRemote      = errors.New("iwarp: request refused by the peer")
 )
 
-// String returns the name of the status, or its number if it is unknown.
+// String returns the name of the status, or the number of an unknown status.
 func (s Status) String() string {
 	switch s {
 	case StatusOK:
@@ -75,15 +75,15 @@ type Completion struct { // [RDMAP-3.2-2]
 	STag        uint32  // the invalidated STag, if Invalidated is set
 	Imm         [8]byte // the immediate data, if HasImm is set
 
-	// Value is the value that the word had before an Atomic Operation; 0 for other operations.
+	// Value is the value of the word before an Atomic Operation; 0 for other operations.
 	Value uint64
 
 	// Requirements: Len [DDP-5.4-3] [RDMAP-5.3-3], HasImm [I-66].
 }
 
 // Err returns the error of the status, or nil if the request succeeded. The error of a flushed
-// request also wraps the reason if it is known: the error of [QueuePair.Err], such as a
-// *TerminateError, or io.EOF for a receive after the peer has closed its direction in order.
+// request also wraps the reason, if known: the error of [QueuePair.Err], such as a *TerminateError,
+// or io.EOF for a receive after the peer has closed its direction in order.
 func (c *Completion) Err() error {
 	if c.Status != StatusFlushed || c.QP == nil {
 		return c.Status.err()

@@ -32,10 +32,9 @@ const DefaultDepth = 128
 // A Config describes how streams are made. A nil *Config and the zero value suit most uses. A
 // Config may be used for many streams, but must not be changed during use.
 type Config struct {
-	// The objects that the stream uses. For each nil field the stream makes an object of its own,
-	// so that it shares nothing. But a nil PD becomes the domain of SRQ if SRQ is set, and a nil
-	// Device becomes the device of PD. Two streams with the same CompletionQueue complete into one
-	// queue.
+	// The objects used by the stream. For each nil field the stream makes a private object, so that
+	// nothing is shared. But a nil PD becomes the domain of SRQ if SRQ is set, and a nil Device
+	// becomes the device of PD. Two streams with the same CompletionQueue complete into one queue.
 	Device *Device
 	PD     *ProtectionDomain
 	SendCQ *CompletionQueue
@@ -45,12 +44,12 @@ type Config struct {
 	// messages whose completions were not polled.
 	Source RecvSource
 
-	// SendDepth and RecvDepth are the numbers of requests that each queue holds, from posting until
-	// the completion is polled; 0 means DefaultDepth.
+	// SendDepth and RecvDepth are the numbers of requests in each queue, from posting until the
+	// completion is polled; 0 means DefaultDepth.
 	SendDepth, RecvDepth int
 	// SRQShare limits the buffers of SRQ held by this stream, from taking a buffer until its
-	// completion is polled; 0 means no limit of its own. An unfinished message holds one buffer.
-	// The stream ends if its peer needs more.
+	// completion is polled; 0 means no limit for this stream. An unfinished message holds one
+	// buffer. The stream ends if the peer needs more.
 	SRQShare int
 
 	// Prepare, if set, is called with the new stream before start-up frames are exchanged. Post
@@ -59,26 +58,26 @@ type Config struct {
 	Prepare func(*QueuePair) error
 
 	// Polled announces that the caller begins by polling the completion queues or waiting on them.
-	// The stream then starts no goroutine to receive until the first Wait or Arm, which makes
-	// start-up faster. Until then only polling receives.
+	// The stream then starts no goroutine to receive until the first Wait or Arm, so start-up is
+	// faster. Until then only polling receives.
 	Polled bool
 
 	// Private is the private data of a Request, or of the Reply of a Server or Listener that
 	// accepts every Request. At most 252 bytes reach every peer, because some peers truncate longer
 	// data.
 	Private []byte
-	// MaxPrivate is the largest PD_Length that is sent, in bytes; 0 means 256, at most 512.
+	// MaxPrivate is the largest PD_Length to send, in bytes; 0 means 256, at most 512.
 	MaxPrivate int
 
-	// IRD is the number of the peer's Reads served at a time, and ORD the number of our Reads that
-	// may be outstanding. Zero means 16, negative means none. QueuePair.IRD and ORD return the
+	// IRD is the number of the peer's Reads served at a time, and ORD the largest number of our
+	// outstanding Reads. Zero means 16, negative means none. QueuePair.IRD and ORD return the
 	// values in use after start-up.
 	IRD, ORD int
-	// MaxIRD is the value IRD may be raised to if the peer asks for it; 0 means 128.
+	// MaxIRD limits the value to which a peer may raise IRD; 0 means 128.
 	MaxIRD int
-	// MinORD makes a Responder reject a peer that serves fewer Reads than this; 0 rejects none.
+	// MinORD makes a Responder reject a peer with a smaller IRD; 0 rejects none.
 	MinORD int
-	// ULPDepth announces in the Request that the two ULPs negotiate the depths themselves.
+	// ULPDepth announces in the Request a negotiation of the depths by the two ULPs themselves.
 	ULPDepth bool
 
 	// Plain uses revision 1 of MPA, without depths and without the peer-to-peer model.
@@ -91,37 +90,38 @@ type Config struct {
 	// ClientServer asks for the model where the Initiator's ULP sends first. Without ClientServer,
 	// the stack itself sends a first message, and the Responder may then send.
 	ClientServer bool
-	// EarlyResponder lets a Responder send before it has received an FPDU, because an agreement
-	// above MPA, such as a message on another connection, ensures that the Initiator is ready.
+	// EarlyResponder lets a Responder send before an FPDU has arrived, because an agreement above
+	// MPA, for example a message on another connection, ensures that the Initiator is ready.
 	// Sending first breaks a rule of RFC 5044, so do not set EarlyResponder for unknown peers.
 	EarlyResponder bool
 
-	// Markers asks for markers in the received stream. A peer that asks gets markers in any case.
+	// Markers asks for markers in the received stream. A peer gets the markers it asks for in any
+	// case.
 	Markers bool
-	// FPDUSize fixes the size of ULPDUs in bytes, 128 to 64766. 0 fits FPDUs to TCP segments, which
-	// gives about 64 KiB on a loopback interface. Software peers take any size, and large ones are
-	// faster; adapters may be slow with FPDUs not aligned to segments.
+	// FPDUSize fixes the size of ULPDUs in bytes, 128 to 64766. 0 fits FPDUs to TCP segments, about
+	// 64 KiB on a loopback interface. Software peers take any size, and large ones are faster;
+	// adapters may be slow with FPDUs not aligned to segments.
 	FPDUSize int
-	// MaxFPDU is the largest ULPDU that is accepted, in bytes; 0 means no limit.
+	// MaxFPDU is the largest accepted ULPDU, in bytes; 0 means no limit.
 	MaxFPDU int
 
-	// Atomic and Immediate enable the messages of RFC 7306. There is no
-	// negotiation on the wire: enable them only if the peer has them.
+	// Atomic and Immediate enable the messages of RFC 7306. There is no negotiation on the wire:
+	// enable only messages supported by the peer.
 	Atomic, Immediate bool
-	// MaxRead is the largest RDMA Read that is served, in bytes; 0 means any size.
+	// MaxRead is the largest RDMA Read to serve, in bytes; 0 means any size.
 	MaxRead uint32
-	// StrictInvalidate ends the stream if the peer invalidates an STag that is invalid already.
+	// StrictInvalidate ends the stream if the peer invalidates an invalid STag.
 	StrictInvalidate bool
 
 	// FirstFPDUDelay delays the first FPDU of an Initiator; 0 means no delay. NoNudge switches off
-	// the zero-length RDMA Writes that an Initiator sends while nothing arrives, the first 20 ms
-	// after its first FPDU. These Writes are needed because some peers do not read a first FPDU
-	// until a second arrives.
+	// the zero-length RDMA Writes of an Initiator while nothing arrives, the first 20 ms after its
+	// first FPDU. These Writes are needed because some peers do not read a first FPDU until a
+	// second arrives.
 	FirstFPDUDelay time.Duration
 	NoNudge        bool
 
-	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream that has neither
-	// sent nor received a byte for this time; by default there is no limit.
+	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream without a sent or
+	// received byte for the given time; by default there is no limit.
 	RequestTimeout   time.Duration // Responder: to receive the whole Request; 10 s
 	ReplyTimeout     time.Duration // Initiator: to receive the whole Reply; 30 s
 	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: to receive the first FPDU; 10 s
@@ -130,20 +130,19 @@ type Config struct {
 
 	// EndWithPeer ends the stream when the peer closes its direction, for example by closing its
 	// socket. Posted requests are flushed, and [QueuePair.Err] is io.EOF. Without EndWithPeer our
-	// direction stays open until the program closes it, because a peer may close its own direction
-	// and still want to receive. RDMA consumers in kernels never do that, but close the whole
-	// connection, so a server that waits only for [QueuePair.Ended] would keep their streams for
-	// ever.
+	// direction stays open until the program closes it, because a peer may close one direction and
+	// still want to receive. RDMA consumers in kernels never do, but close the whole connection, so
+	// a server waiting only for [QueuePair.Ended] would keep the streams for ever.
 	EndWithPeer bool
 
-	// TLS, if set, runs the stream over a TLS connection. No RFC specifies iWARP over TLS; it works
-	// between peers of this package. Dial needs ServerName or InsecureSkipVerify as for crypto/tls.
-	// With certificates on both sides, TLS gives authentication, integrity, replay protection and
-	// confidentiality. Without TLS, or IPsec of the hosts, an attacker on the path can read and
-	// write the exposed memory.
+	// TLS, if set, runs the stream over a TLS connection. No RFC specifies iWARP over TLS; TLS
+	// works between peers of this package. Dial needs ServerName or InsecureSkipVerify as for
+	// crypto/tls. With certificates on both sides, TLS gives authentication, integrity, replay
+	// protection and confidentiality. Without TLS, or IPsec of the hosts, an attacker on the path
+	// can read and write the exposed memory.
 	TLS *tls.Config
 	// WrapConn, if set, is called with each connection before anything is sent. The stream uses the
-	// connection that WrapConn returns, for example one that captures or shapes traffic.
+	// returned connection, for example to capture or shape traffic.
 	WrapConn func(net.Conn) net.Conn
 	// Congestion names the congestion control of the socket, for example "bbr"; "" keeps the
 	// system's default. KeepAlive is the TCP keepalive period as in net.Dialer.
@@ -161,9 +160,9 @@ type Config struct {
 	// See [RejectedError] and [Request.RejectKeep].
 	KeepConn bool
 
-	// MaxPending and MaxPendingPerHost limit the start-ups that a Listener has in progress. It
-	// closes connections beyond these limits immediately. 0 means 256 in all and 32 from each other
-	// host; peers on this host then have no limit of their own.
+	// MaxPending and MaxPendingPerHost limit the start-ups in progress of a Listener. Connections
+	// beyond the limits are closed immediately. 0 means 256 in all and 32 from each other host,
+	// without a separate limit for peers on this host.
 	MaxPending, MaxPendingPerHost int
 	// Filter, if set, is called with the address of each connection of a Listener. The Listener
 	// closes the connection if Filter returns false.
@@ -188,7 +187,7 @@ type Config struct {
 	// [DDP-8.4-2] [I-73], KeepConn [I-15], MaxPending, MaxPendingPerHost [I-70].
 }
 
-// settings holds the part of the Config that a stream needs until it ends.
+// settings holds the part of the Config in use until the end of the stream.
 type settings struct {
 	sendDepth, recvDepth int
 	ord                  int

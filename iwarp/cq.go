@@ -12,12 +12,12 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A CompletionQueue collects the completions of one or more send and receive queues. Its capacity
+// A CompletionQueue collects the completions of one or more send and receive queues. The capacity
 // is fixed. A stream whose queues are deeper than the free capacity cannot be made, so a completion
 // queue never overflows.
 //
-// Streams share a queue only if the caller passes it to several of them. Share a queue only among
-// streams that may know about each other, such as the streams of one tenant.
+// Streams share a queue only if the caller passes the queue to several streams. Share a queue only
+// among streams allowed to know about each other, for example the streams of a single tenant.
 //
 // A CompletionQueue is safe for concurrent use.
 type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1] [SEC-6.4.3.2-3] [RDMAP-8.1.1-10] [SEC-7.1-1]
@@ -128,10 +128,10 @@ func (c *CompletionQueue) arm(v int32) {
 
 // Handle makes the queue call f when completions arrive. The goroutine that received, sent or ended
 // a stream calls f, possibly inside a post or a poll. So f must not block, for example on a channel
-// or a mutex that a poster holds. It may post, and may run in several goroutines at once. f gets the
-// completions by PollN, which then polls no connection. Handle itself does not call f for
-// completions that are already in the queue. A nil f removes the handler; calls of the former
-// handler may still be running.
+// or a mutex that a poster holds. f may post, and may run in several goroutines at once. f gets the
+// completions by PollN; a PollN from f polls no connection. Handle itself does not call f for
+// completions already in the queue. A nil f removes the handler; calls of the former handler may
+// still be running.
 func (c *CompletionQueue) Handle(f func()) {
 	if f == nil {
 		c.handler.Store(nil)
@@ -148,8 +148,8 @@ func (c *CompletionQueue) deliver() {
 	}
 }
 
-// Events returns the channel of the signals that Arm asks for. The channel holds at most one signal
-// and is never closed.
+// Events returns the channel of the signals of Arm. The channel holds at most one signal and is
+// never closed.
 func (c *CompletionQueue) Events() <-chan struct{} { return c.signals() }
 
 func (c *CompletionQueue) signals() chan struct{} {
@@ -271,15 +271,15 @@ func (p *progress) Expects() bool {
 }
 
 // Near implements [attend.SourceSleeper]. It is false without connections, with more than
-// maxPolled, or if one of them is not ready.
+// maxPolled, or if a connection is not ready.
 func (p *progress) Near() bool {
 	users := *p.users.Load()
 	far := func(q *QueuePair) bool { return !q.ready.Load() || !q.fc.Near() }
 	return 0 < len(users) && len(users) <= maxPolled && !slices.ContainsFunc(users, far)
 }
 
-// SleepAt implements [attend.SourceSleeper]. It returns false without connections, or if one of
-// them is not ready or cannot be added to s.
+// SleepAt implements [attend.SourceSleeper]. It returns false without connections, or if a
+// connection is not ready or cannot be added to s.
 func (p *progress) SleepAt(s *attend.Sleeper) bool {
 	users := *p.users.Load()
 	for _, q := range users {

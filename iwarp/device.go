@@ -20,7 +20,7 @@ type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 	CQEntries   int    // largest capacity of a completion queue; default 1<<20
 }
 
-// DeviceConfig is the configuration that the operator of a program chooses for all its connections.
+// DeviceConfig is the operator's configuration for all connections of a program.
 type DeviceConfig struct {
 	Limits Limits
 
@@ -46,7 +46,7 @@ type Device struct {
 	streams map[*QueuePair]struct{} // guarded by mu
 }
 
-// Errors of the objects of a Device. Test for them with errors.Is.
+// Errors of the objects of a Device. Test with errors.Is.
 var (
 	ErrLimit      = errors.New("iwarp: limit of the device reached")
 	ErrInvalid    = errors.New("iwarp: invalid argument")
@@ -54,7 +54,7 @@ var (
 	ErrRegistered = errors.New("iwarp: region is not, or no longer, registered")
 )
 
-// NewDevice returns a Device. A stream whose Config names no Device creates one of its own.
+// NewDevice returns a Device. A stream whose Config names no Device creates a private Device.
 func NewDevice(cfg DeviceConfig) *Device {
 	def := func(v *int, d int) {
 		if *v <= 0 {
@@ -107,8 +107,8 @@ func (d *Device) remove(q *QueuePair) {
 	d.mu.Unlock()
 }
 
-// A ProtectionDomain groups streams and memory: only streams of a domain can use its regions.
-// Streams of one domain must trust each other. Safe for concurrent use.
+// A ProtectionDomain groups streams and memory: only streams of a domain can use the regions of the
+// domain. Streams of a domain must trust each other. Safe for concurrent use.
 type ProtectionDomain struct { // [SEC-2.2.4-2] [RDMAP-8.1.1-1]
 	dev *Device
 	dom *regmem.Domain
@@ -127,10 +127,10 @@ type RegionOptions struct {
 	// Virtual makes tagged offsets start at the virtual address of the memory instead of 0. The
 	// peer then sees addresses of this process.
 	Virtual bool
-	// Guarded marks memory whose access may fault, for example a mapped file that is truncated. A
-	// fault then fails the transfer instead of ending the program.
+	// Guarded marks memory whose access may fault, for example a truncated mapped file. A fault
+	// then fails the transfer instead of ending the program.
 	Guarded bool
-	// Key fixes the low eight bits of the STag if KeySet is true. Otherwise these bits are random
+	// Key fixes the low eight bits of the STag if KeySet is true. Otherwise the low bits are random
 	// too.
 	Key    uint8
 	KeySet bool
@@ -140,9 +140,9 @@ type RegionOptions struct {
 
 // Register makes mem usable by all streams of the domain, and by no others. Local use is always
 // allowed; access lists the rights of their peers. mem may be Go memory, a mapping, or memory of C
-// (unsafe.Slice). The memory must stay allocated until [MemoryRegion.Close]. Slice mem to the exact
-// bytes that are meant, for example buf[:n], and zero them before a peer may read them. Do not give
-// peers that distrust each other the right to write to the same bytes through different regions.
+// (unsafe.Slice). The memory must stay allocated until [MemoryRegion.Close]. Slice mem to exactly
+// the bytes to share, for example buf[:n], and zero the bytes before a peer may read. Do not give
+// mutually distrustful peers the right to write to the same bytes through different regions.
 //
 // A peer cannot invalidate a region of a domain.
 //
@@ -174,10 +174,10 @@ func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair,
 	return &MemoryRegion{pd: p, r: r, owner: owner}, nil
 }
 
-// A Space is memory that this process cannot address, for example memory of another process. Its
-// methods must be safe for concurrent use, and must not wait for a peer. addr is an address of the
-// space. A method copies len(p) bytes or returns an error; after an error, any part of p may have
-// been copied.
+// A Space is memory outside of the address space of this process, for example memory of another
+// process. The methods must be safe for concurrent use, and must not wait for a peer. addr is an
+// address of the space. A method copies len(p) bytes or returns an error; after an error, any part
+// of p may have been copied.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
@@ -204,7 +204,7 @@ func (p *ProtectionDomain) RegisterSpace(s Space, base, n uint64, access Access,
 }
 
 // wrapRegistry returns the error of this package for an error of the registry, or err itself if
-// this package has no error for it.
+// this package has no matching error.
 func wrapRegistry(err error) error {
 	for _, m := range [...]struct{ from, to error }{
 		{regmem.ErrLimit, ErrLimit}, {regmem.ErrInvalid, ErrInvalid},

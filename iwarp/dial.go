@@ -34,8 +34,9 @@ func dial(ctx context.Context, addr string, c *Config) (_ *QueuePair, silent boo
 	return nil, false, err
 }
 
-// dialTCP makes the TCP connection, over shared memory if the Config and the peer allow it. If only
-// the stream will use the connection, it is a type of package sock instead of a *net.TCPConn.
+// dialTCP makes the TCP connection, over shared memory if the Config and the peer allow sharing. If
+// only the stream will use the connection, the result is a type of package sock instead of a
+// *net.TCPConn.
 func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 	var d net.Dialer
 	dial := d.DialContext
@@ -55,7 +56,7 @@ func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 	return nc, nil
 }
 
-// plainHint adds to an error the hint that an old peer may be the reason.
+// plainHint adds a hint to an error: an old peer may be the reason.
 type plainHint struct{ err error }
 
 func (e *plainHint) Error() string {

@@ -2,9 +2,9 @@
 // 5044, with the connection set-up of RFC 6581), and the Atomic Operations and Immediate Data of
 // RFC 7306, on an ordinary TCP connection. It interoperates with the software iWARP of Linux (siw).
 //
-// The names are those of RDMA verbs. A [QueuePair] is one RDMAP Stream, which is one connection.
-// Requests are posted to it and complete on a [CompletionQueue]. Memory that a peer may access is a
-// [MemoryRegion] or a [Window] of one, named by an STag.
+// The names are those of RDMA verbs. A [QueuePair] is an RDMAP Stream over a connection. Requests
+// are posted to a QueuePair and complete on a [CompletionQueue]. Memory accessible to a peer is a
+// [MemoryRegion] or a [Window] of a region, named by an STag.
 //
 //	qp, err := iwarp.Dial(ctx, "192.0.2.1:7174", nil)
 //	mr, err := qp.Register(make([]byte, 1<<20), iwarp.RemoteWrite)
@@ -18,26 +18,27 @@
 //
 // # Order
 //
-// Requests start in the order of posting and complete in that order. An RDMA Write is visible at
-// the peer once the peer has received a later Send of the same stream, or once a later Read has
-// completed here. The completion of a Send or Write means only that TCP has its bytes. A request
-// posted after a Read does not wait for the Read's data unless it has SendWR.Fence. But a Read
-// beyond ORD waits for an earlier one to complete, and so does every request after it; [ReadQueue]
-// is for consumers that want to send meanwhile. There is no order between streams, nor between the
-// two directions of one.
+// Requests start and complete in the order of posting. An RDMA Write is visible at the peer once
+// the peer has received a later Send of the same stream, or once a later Read has completed here.
+// The completion of a Send or Write means only that TCP has the bytes. A request posted after a
+// Read does not wait for the Read's data unless it has SendWR.Fence. But a Read beyond ORD waits
+// for an earlier Read to complete, and so does every request after it; [ReadQueue] is for consumers
+// who want to send meanwhile. There is no order between streams, nor between the two directions of
+// a stream.
 //
 // # Closing and errors
 //
-// A peer that closes its direction leaves ours open, see Config.EndWithPeer. [QueuePair.Close] ends
-// a stream in order, [QueuePair.Abort] at once. An error of either side ends it with a Terminate
-// message, which appears as a *[TerminateError]. Posted requests then complete with
+// When the peer closes its direction, ours stays open, see Config.EndWithPeer. [QueuePair.Close]
+// ends a stream in order, [QueuePair.Abort] at once. An error of either side ends the stream with a
+// Terminate message, reported as a *[TerminateError]. Posted requests then complete with
 // [StatusFlushed].
 //
 // # Security
 //
-// Streams share nothing unless the caller shares it: by default each has its own Protection Domain,
-// completion queues and receive queue. docs/security.md goes through RFC 5042 and lists the duties
-// of the caller. Config.TLS replaces the IPsec of the RFC, which only the host can set up.
+// Streams share nothing unless the caller arranges sharing: by default each has a separate
+// Protection Domain, completion queues and receive queue. docs/security.md goes through RFC 5042
+// and lists the duties of the caller. Config.TLS replaces the IPsec of the RFC, because only the
+// host can set up IPsec.
 package iwarp
 
 // The package as a whole keeps [RDMAP-5.5-1] [RDMAP-5.5-3] [RDMAP-3.1-5]

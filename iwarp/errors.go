@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// closedError is the type of ErrClosed, which matches net.ErrClosed.
+// closedError is the type of ErrClosed, and matches net.ErrClosed.
 type closedError struct{}
 
 func (closedError) Error() string        { return "iwarp: stream is closed" }
@@ -28,7 +28,7 @@ type RejectedError struct { // [MPA-7.1.1-12] [MPA-7.1.2-13]
 	IRD, ORD int    // depths in the Reply: the depths that the peer would have needed
 
 	// Conn is the TCP connection if Config.KeepConn is set, otherwise nil. Conn belongs to the
-	// caller. Unread holds bytes that were already read from Conn.
+	// caller. Unread holds bytes already read from Conn.
 	Conn   net.Conn
 	Unread []byte
 

@@ -15,7 +15,7 @@ import (
 )
 
 // A ground is the target of bad segments: a stream with a receive of 16 bytes, regions with various
-// rights, and regions that belong to others.
+// rights, and regions of others.
 type ground struct {
 	q, other   *QueuePair
 	rw         *MemoryRegion // 64 bytes, all rights but atomic, virtual offsets
@@ -255,7 +255,7 @@ func (g *ground) target(t *testing.T, s string) (stag uint32, to uint64) {
 // [RDMAP-7.2-1] [RDMAP-8.1.1-3] [RDMAPX-5.1.1-5] [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
 func TestErrorTable(t *testing.T) {
 	// A case is a row, a name, the segments the peer sends (see ground.segment), and the Terminate:
-	// its layer, type, code, and the headers it contains. The last segment is the bad one.
+	// layer, type, code, and the contained headers. The last segment is the bad segment.
 	cases := errorCases(t, []string{
 		// These cases are Tagged Buffer errors of DDP. [DDP-7.2-1]
 		"DDP-7.1-9       | unknown STag                       | write none 4                   | 1 1 0 ddp",
@@ -419,8 +419,8 @@ func TestErrorTable(t *testing.T) {
 	}
 }
 
-// TestExtensionsOff sends the messages of RFC 7306 to an end that does not enable them. The end
-// must refuse these messages as unknown. [RDMAPX-1.1-1] [RDMAPX-1.1-3] [I-63]
+// TestExtensionsOff sends the messages of RFC 7306 to an end without Atomic and Immediate. The end
+// must refuse the messages as unknown. [RDMAPX-1.1-1] [RDMAPX-1.1-3] [I-63]
 func TestExtensionsOff(t *testing.T) {
 	for op, v := range map[rdmap.Opcode]struct{ qn, n int }{
 		rdmap.Immediate: {0, 8}, rdmap.ImmediateSE: {0, 8}, rdmap.AtomicRequestOp: {1, 52},
@@ -508,9 +508,9 @@ func TestMPAErrors(t *testing.T) {
 	})
 }
 
-// TestReadLimits sends more Read Requests than IRD. The first one beyond IRD must find no buffer on
-// queue 1. [RDMAP-5.2.1-2] [RDMAP-6.1-6] [RDMAP-6.1-2] [RDMAP-5.2.2-2] [MPA2-9.1-2] [SEC-6.4.3.3-3]
-// [I-20]
+// TestReadLimits sends more Read Requests than IRD. The first Request beyond IRD must find no
+// buffer on queue 1. [RDMAP-5.2.1-2] [RDMAP-6.1-6] [RDMAP-6.1-2] [RDMAP-5.2.2-2] [MPA2-9.1-2]
+// [SEC-6.4.3.3-3] [I-20]
 func TestReadLimits(t *testing.T) {
 	p, q := asInitiator(t, &Config{IRD: 2, MaxIRD: 2})
 	if q.IRD() != 2 {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestEvent checks that an event happens once, and that every waiter sees it, whether its wait
-// began earlier or later.
+// TestEvent checks that an event happens once and is seen by every waiter, whether the wait began
+// earlier or later.
 func TestEvent(t *testing.T) {
 	for range 200 {
 		var e event

@@ -8,12 +8,12 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// farWrites are adjacent segments of RDMA Writes to far memory, which this process cannot address
-// (see [Space]), that arrived in one read of the stream. All segments are short, except that the
-// first may be a long segment of the same message. The segments are checked and placed together,
-// because each access to far memory is a system call, which costs more than all other work for a
-// short segment. If the access is refused or fails, the segments are placed one by one, so that
-// each has the same outcome as alone.
+// farWrites are adjacent segments of RDMA Writes to far memory, outside of this address space (see
+// [Space]), received by a single read of the stream. All segments are short, except that the first
+// may be a long segment of the same message. The segments are checked and placed together, because
+// each access to far memory is a system call, and costs more than all other work for a short
+// segment. If the access is refused or fails, the segments are placed separately, so that each has
+// the same outcome as alone.
 type farWrites struct {
 	list  []farWrite
 	b     []byte // payload of all segments in list; in room, or in frame after a long segment
@@ -32,16 +32,16 @@ const (
 )
 
 // taking sets frame to p, which begins with the next FPDU to be handled; p is nil if there is none.
-// It does nothing if f is nil, because the device then has no far region.
+// With a nil f, taking does nothing, because the device then has no far region.
 func (f *farWrites) taking(p []byte) {
 	if f != nil {
 		f.frame = p[:len(p):len(p)]
 	}
 }
 
-// postpone keeps s, to place s together with the segments that follow, and returns true. If s
-// cannot be kept, postpone places the kept segments and returns false; the caller then places s.
-// postpone also returns true if the stream has ended meanwhile, because s is then dropped.
+// postpone keeps s, to place s together with the following segments, and returns true. If s cannot
+// be kept, postpone places the kept segments and returns false; the caller then places s. postpone
+// also returns true if the stream has ended meanwhile, because s is then dropped.
 func (q *QueuePair) postpone(s *segment) bool {
 	f := q.rx.far
 	if f == nil { // the first far region was registered just now
@@ -51,8 +51,8 @@ func (q *QueuePair) postpone(s *segment) bool {
 		return q.placePostponed()
 	}
 	if f.follows(s) {
-		// The memory after the payload of a long segment is free: it held the CRC of that segment
-		// and the headers of segments that were handled since.
+		// The memory after the payload of a long segment is free: only the CRC of the long segment
+		// and the headers of handled segments were stored there.
 		f.b = append(f.b, s.payload()...)
 		if f.list[0].size <= farEach {
 			f.room = f.b

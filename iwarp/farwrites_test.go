@@ -52,8 +52,8 @@ type farEnd struct {
 }
 
 // farConversation sends ULPDUs to an end whose memory is far: all at once if together is true,
-// otherwise each after the previous one was handled. spoil is the index of a ULPDU that is sent
-// with a wrong CRC, or negative.
+// otherwise each after handling of the previous ULPDU. spoil is the index of a ULPDU to send with a
+// wrong CRC, or negative.
 func farConversation(t *testing.T, us func(stag uint32) [][]byte, spoil int, together bool) (e farEnd) {
 	t.Helper()
 	inBubble(t, func(t *testing.T) {
@@ -78,7 +78,8 @@ func farConversation(t *testing.T, us func(stag uint32) [][]byte, spoil int, tog
 				all = append(all, b...)
 				continue
 			}
-			// The write may fail, because the end under test stops reading when its stream ends.
+			// The write may fail, because the end under test stops reading at the end of the
+			// stream.
 			p.c.SetWriteDeadline(time.Now().Add(time.Second))
 			p.c.Write(b)
 			synctest.Wait()
@@ -137,7 +138,8 @@ func (e *farEnd) differs(o *farEnd) string {
 	return ""
 }
 
-// TestFarWrites checks that adjacent short Writes that arrive together are placed with one call.
+// TestFarWrites checks that adjacent short Writes, arriving together, are placed with a single
+// call.
 func TestFarWrites(t *testing.T) {
 	e := farConversation(t, func(stag uint32) (us [][]byte) {
 		for i := range 20 {
@@ -161,8 +163,8 @@ func TestFarWrites(t *testing.T) {
 	}
 }
 
-// TestFarWritesLong checks that a long segment and the short segments at the end of its message are
-// placed with one call.
+// TestFarWritesLong checks that a long segment and the short segments at the end of the message are
+// placed with a single call.
 func TestFarWritesLong(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -198,8 +200,8 @@ func TestFarWritesLong(t *testing.T) {
 	}
 }
 
-// TestFarTail sends a message from far memory that ends in a short segment, which is read together
-// with the segment before it. If memory of the short segment is missing, the segment before it must
+// TestFarTail sends a message from far memory. The message ends in a short segment, read together
+// with the segment before. If memory of the short segment is missing, the earlier segment must
 // still be sent.
 func TestFarTail(t *testing.T) {
 	const base, size = 0x7f1200000000, 1 << 20
@@ -284,9 +286,9 @@ func TestFarTail(t *testing.T) {
 	}
 }
 
-// TestFarWritesAlone compares segments that arrive together with the same segments arriving one by
-// one. The outcome must be the same: the same bytes are placed, a bad segment gets the same
-// Terminate, and nothing after it is placed. [DDP-7.1-14] [DDP-7.1-16] [MPA-6-1] [I-25]
+// TestFarWritesAlone compares segments arriving together with the same segments arriving
+// separately. The outcome must be the same: the same bytes are placed, a bad segment gets the same
+// Terminate, and no later segment is placed. [DDP-7.1-14] [DDP-7.1-16] [MPA-6-1] [I-25]
 func TestFarWritesAlone(t *testing.T) {
 	n := 400
 	if !testkit.LongRuns() {

@@ -31,9 +31,8 @@ func (c *sinkConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *sinkConn) SetWriteDeadline(time.Time) error { return nil }
 
 // FuzzStream feeds an established stream with raw bytes, or with ULPDUs in valid FPDUs. In ULPDUs,
-// the STags 0, 1 and 2 stand for a writable region, a readable one, and a window. Nothing may
-// panic, no memory without the right to write may change, and a stream that ends must report a
-// reason.
+// the STags 0, 1 and 2 stand for a writable region, a readable region, and a window. Nothing may
+// panic, no memory without the right to write may change, and an ended stream must report a reason.
 func FuzzStream(f *testing.F) {
 	pack := func(us ...[]byte) (b []byte) {
 		for _, u := range us {

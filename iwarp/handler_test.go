@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A handled is a consumer that gets completions only through the handler of its queues.
+// A handled is a consumer getting completions only through the handler of the queues.
 type handled struct {
 	mu   sync.Mutex
 	got  []Completion // guarded by mu
@@ -39,7 +39,7 @@ func handle(q *QueuePair) *handled {
 	return h
 }
 
-// want waits for one completion, and fails the test unless it is the given one.
+// want waits for a completion, and fails the test unless the completion has the given values.
 func (h *handled) want(t testing.TB, op Op, id uint64, st Status) {
 	t.Helper()
 	for late := time.After(testkit.Patience); ; {
@@ -62,8 +62,8 @@ func (h *handled) want(t testing.TB, op Op, id uint64, st Status) {
 	}
 }
 
-// TestHandlerHears checks that the handler is called for each request, whatever completes it,
-// although nothing polls the queue.
+// TestHandlerHears checks that the handler is called for each completed request, whatever the
+// cause, although nothing polls the queue.
 func TestHandlerHears(t *testing.T) {
 	byte1 := []SGE{Buf([]byte{1})}
 	for _, portable := range []bool{false, true} {

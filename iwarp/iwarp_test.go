@@ -16,7 +16,7 @@ func ctxt(t testing.TB) context.Context {
 	return ctx
 }
 
-// connect starts a stream and returns its Initiator with configuration ci and its Responder with
+// connect starts a stream and returns the Initiator with configuration ci and the Responder with
 // cr.
 func connect(t testing.TB, ci, cr *Config) (qi, qr *QueuePair) {
 	t.Helper()
@@ -104,8 +104,8 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// transfer moves n bytes by Send, Write and Read, and compares them. The Send is shorter than its
-// buffer, and the Write goes into the middle of a region.
+// transfer moves n bytes by Send, Write and Read, and compares the bytes. The Send is shorter than
+// the buffer, and the Write goes into the middle of a region.
 func transfer(t *testing.T, a, b *QueuePair, n int) {
 	data := pattern(n, 1)
 	sink := make([]byte, n+2)

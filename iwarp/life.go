@@ -27,8 +27,8 @@ const (
 // errNoAnswer is the cause if a request of the peer arrives too late to be answered.
 var errNoAnswer = errors.New("iwarp: request of the peer after our direction was closed")
 
-// fault ends the stream because of an error that this side found. It reports the error to the peer
-// by a Terminate, unless our direction is not open yet or has ended. Only the first fault counts.
+// fault ends the stream because of an error found by this side. A Terminate reports the error to
+// the peer, unless our direction is not open yet or has ended. Only the first fault counts.
 // [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1] [RDMAP-7.1-5] [DDP-6.2.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4]
 // [DDP-6.2-1] [DDP-7-1] [I-34] [I-41]
 func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
@@ -45,7 +45,7 @@ func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 func (q *QueuePair) endWith(err error, how ending) { q.end(err, how, nil) }
 
 // end ends the stream with err; only the first call has an effect. The methods of frameio.Protocol
-// may call end although they must not block, because tearDown waits in a goroutine of its own.
+// may call end although they must not block, because tearDown waits in a separate goroutine.
 func (q *QueuePair) end(err error, how ending, term *[]byte) {
 	if q.markEnd(err, how, term) {
 		if q.ready.Load() {
@@ -118,11 +118,10 @@ func (q *QueuePair) tearDown(how ending) {
 	q.gone.happen()
 }
 
-// flushAll completes every posted request. A request that is posted later is flushed by the call
-// that posts it.
+// flushAll completes every posted request. The call that posts a later request flushes the request.
 func (q *QueuePair) flushAll() {
-	// The lock is held while the state changes. A concurrent PostRecv that sees the new state then
-	// waits for the lock, so it flushes its receive after the receives posted earlier.
+	// The lock is held while the state changes. A concurrent PostRecv, on seeing the new state,
+	// waits for the lock, so later receives are flushed after earlier ones.
 	q.flushing.Lock()
 	defer q.flushing.Unlock()
 	lifeTable.Move(&q.life, lifeFlush)
@@ -150,8 +149,8 @@ func (q *QueuePair) endWire(how ending) {
 		}
 		fallthrough
 	case endQuiet:
-		// Bytes that still arrive are read and dropped: closing a socket with unread input would
-		// reset it and destroy the Terminate on its way.
+		// Bytes still arriving are read and dropped: closing a socket with unread input would reset
+		// the connection and destroy the Terminate on the way.
 		q.fc.Shutdown()
 		q.fc.CloseAfter(drainTimeout) // [I-36]
 	case endLate:
@@ -186,7 +185,7 @@ func (e *engine) Failed(err error) {
 }
 
 // SendFailed implements [frameio.SendFailer]. It ends the stream after a failure of the sending
-// direction, which may come after the peer has closed the other direction in order.
+// direction, possibly after the peer has closed the other direction in order.
 func (e *engine) SendFailed(err error) {
 	q := (*QueuePair)(e)
 	q.sendFailed()
@@ -197,8 +196,8 @@ func (e *engine) SendFailed(err error) {
 
 func (q *QueuePair) sendFailed() { q.txFailed.happen() }
 
-// peerClosed records that the peer has closed its direction in order. Our direction stays open
-// until it is closed, unless Config.EndWithPeer is set. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
+// peerClosed records the orderly close of the peer's direction. Our direction stays open until our
+// own close, unless Config.EndWithPeer is set. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func (q *QueuePair) peerClosed() {
 	_, to := lifeTable.Move(&q.life, lifePeerClose)
 	q.peerEnd.happen()
@@ -214,8 +213,8 @@ func (q *QueuePair) peerClosed() {
 	}
 }
 
-// endInOrder ends a stream after both of its directions have ended. If a Close waits for that,
-// Close ends the stream instead.
+// endInOrder ends a stream after the end of both directions. If a Close is waiting, Close ends the
+// stream instead.
 func (q *QueuePair) endInOrder() {
 	if !q.closer.Load() {
 		q.endWith(io.EOF, endQuiet)
@@ -234,8 +233,8 @@ func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2
 	return err
 }
 
-// closeWrite does the work of CloseWrite for a caller that polls the connection itself, or that
-// calls unpoll afterwards. It returns nil if our direction is already closing or closed.
+// closeWrite does the work of CloseWrite for a caller who polls the connection, or calls unpoll
+// afterwards. It returns nil if our direction is already closing or closed.
 func (q *QueuePair) closeWrite() error {
 	if from, to := lifeTable.Move(&q.life, lifeClose); from == to {
 		if to.ended() {
@@ -249,8 +248,8 @@ func (q *QueuePair) closeWrite() error {
 	return nil
 }
 
-// maybeFinish ends our direction if it is closing, every request is done and its completion
-// published, and every request of the peer is answered.
+// maybeFinish ends our direction if a close is in progress, every request is done and the
+// completion published, and every request of the peer is answered.
 func (q *QueuePair) maybeFinish() {
 	if !q.sq.Empty() || q.direct.pending() || q.inbound.Len() > 0 {
 		return
@@ -266,11 +265,11 @@ func (q *QueuePair) maybeFinish() {
 	}
 }
 
-// Close ends the stream in order and waits for its end: it closes our direction like
-// [QueuePair.CloseWrite], then waits for the peer, which may continue to send until it closes too.
+// Close ends the stream in order and waits for the end: Close closes our direction like
+// [QueuePair.CloseWrite], then waits for the peer, who may continue to send before closing too.
 // Close waits for at most Config.CloseTimeout, 5 s by default, and then flushes the remaining
-// requests. A peer that does not close costs this time, but no data. If our own direction did not
-// end in that time, the connection is reset. No request completes after Close has returned. A
+// requests. A peer that does not close costs time, but no data. If our own direction did not end
+// within CloseTimeout, the connection is reset. No request completes after Close has returned. A
 // second Close waits for the first. The error is always nil.
 func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	q.closer.Store(true)
@@ -345,8 +344,8 @@ func (q *QueuePair) Abort() {
 	q.endWith(ErrClosed, endAbort)
 }
 
-// after calls f in a goroutine of its own after d, unless the stream ends earlier. It returns nil
-// and never calls f if the stream has ended already.
+// after calls f in a new goroutine after d, unless the stream ends earlier. If the stream has ended
+// already, after returns nil and never calls f.
 func (q *QueuePair) after(d time.Duration, f func()) *time.Timer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -364,8 +363,8 @@ func (q *QueuePair) after(d time.Duration, f func()) *time.Timer {
 	return t
 }
 
-// forgetLocked removes a timer that has fired or was stopped, so that it takes no memory while the
-// stream continues.
+// forgetLocked removes a fired or stopped timer, so that the timer takes no memory while the stream
+// continues.
 func (q *QueuePair) forgetLocked(t *time.Timer) {
 	if i := slices.Index(q.timers, t); i >= 0 {
 		if q.timers = slices.Delete(q.timers, i, i+1); len(q.timers) == 0 {

@@ -125,14 +125,14 @@ func TestHalfClose(t *testing.T) {
 	}
 	wantOK(t, b.SendCQ())
 	a.PostRecv(RecvWR{ID: 5, SG: []SGE{Buf(sink)}})
-	// Receive 3 has no memory, so the message is too long for it. Only the order counts here.
+	// Receive 3 has no memory, so the message is too long. Only the order counts here.
 	if c, err := a.RecvCQ().Wait(ctxt(t)); err != nil || c.ID != 3 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
 
-// TestClosePolled checks that an end that has closed its direction notices the peer's close without
-// polling. [DDP-6.2.1-1] [DDP-6.2.1-7] [I-33]
+// TestClosePolled checks that an end notices the peer's close without polling, after closing our
+// direction. [DDP-6.2.1-1] [DDP-6.2.1-7] [I-33]
 func TestClosePolled(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, Polled: true})
 	q.CloseWrite()
@@ -145,8 +145,8 @@ func TestClosePolled(t *testing.T) {
 	}
 }
 
-// TestHalvesEnd checks that a stream ends when both of its directions have ended in order,
-// whichever ends first, without a Close. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
+// TestHalvesEnd checks that a stream ends when both directions have ended in order, whichever ends
+// first, without a Close. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func TestHalvesEnd(t *testing.T) {
 	for _, oursFirst := range []bool{false, true} {
 		p, q := asResponder(t, &Config{NoNudge: true})
@@ -341,10 +341,10 @@ func TestTerminateReceived(t *testing.T) {
 	})
 }
 
-// TestTerminateArrives ends a stream that has unread input and a full socket. The Terminate must
-// still reach the peer, after the FPDU that is being written and before queued messages.
-// [RDMAP-6.2.1-1] [RDMAP-6.2.1-4] [RDMAP-7.1-3] [RDMAP-7.1-5] [RDMAP-5.4-7] [RDMAP-5.4-8] [DDP-3-9]
-// [DDP-6.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-7.1-17] [MPA-8-9] [I-35] [I-36] [I-41]
+// TestTerminateArrives ends a stream with unread input and a full socket. The Terminate must still
+// reach the peer, after the FPDU being written and before queued messages. [RDMAP-6.2.1-1]
+// [RDMAP-6.2.1-4] [RDMAP-7.1-3] [RDMAP-7.1-5] [RDMAP-5.4-7] [RDMAP-5.4-8] [DDP-3-9] [DDP-6.2-1]
+// [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-7.1-17] [MPA-8-9] [I-35] [I-36] [I-41]
 func TestTerminateArrives(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	for i := range 20 {
@@ -473,8 +473,8 @@ func TestAbort(t *testing.T) {
 }
 
 // TestReadAfterEnd sends a Read Request after our direction has ended. No answer can be sent, so
-// the request must end the stream at once with an error that says so. A message that needs no
-// answer must be received. [I-33]
+// the request must end the stream at once with an error naming the reason. A message without need
+// of an answer must be received. [I-33]
 func TestReadAfterEnd(t *testing.T) {
 	p, q := asResponder(t, nil)
 	mr, err := q.Register(make([]byte, 10), RemoteRead)
@@ -530,8 +530,8 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// TestCloseBehindInvalidation checks that our direction ends after the last request, even if that
-// request is an invalidation, which sends nothing.
+// TestCloseBehindInvalidation checks that our direction ends after the last request, even if the
+// last request is an invalidation and sends nothing.
 func TestCloseBehindInvalidation(t *testing.T) {
 	p, q := asResponder(t, &Config{CloseTimeout: time.Hour})
 	mr, _ := q.Register(make([]byte, 8), RemoteWrite)
@@ -592,9 +592,9 @@ func TestPolledActivity(t *testing.T) {
 	}
 }
 
-// TestLocalFaults closes local memory after it was posted. The request must fail with its own
-// status, and then the stream must end with a Terminate that contains no headers. [RDMAP-7.1-2]
-// [RDMAPX-8.1-1] [RDMAP-4.8-9] [RDMAP-5.4-7] [I-34]
+// TestLocalFaults closes local memory after posting. The request must fail with StatusLocalAccess,
+// and then the stream must end with a Terminate without headers. [RDMAP-7.1-2] [RDMAPX-8.1-1]
+// [RDMAP-4.8-9] [RDMAP-5.4-7] [I-34]
 func TestLocalFaults(t *testing.T) {
 	check := func(t *testing.T, p *peer, q *QueuePair, cq *CompletionQueue, id uint64) {
 		t.Helper()

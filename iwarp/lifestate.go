@@ -15,8 +15,8 @@ import "viaduct/internal/machine"
 //	                          v      peerClose     v
 //	                      HalfClosed -----------> Done
 //
-// The event end leads from each of these states to Ended, and flush leads from Ended to Flushed,
-// which is final. lifeTable is this figure; the full matrix is in testdata/life.golden.
+// The event end leads from each state in the figure to Ended, and flush leads from Ended to
+// Flushed, the final state. lifeTable is this figure; the full matrix is in testdata/life.golden.
 type lifeState uint32
 
 const (
@@ -26,18 +26,18 @@ const (
 	// Running: both directions are open.
 	lifeRunning
 
-	// PeerClosed: the peer has closed its direction; our direction is open. [DDP-6.2.1-4]
+	// PeerClosed: the peer's direction is closed; our direction is open. [DDP-6.2.1-4]
 	lifePeerClosed
 
-	// IdleClosing: our direction will be closed once start-up is complete. In this state and the
-	// ones below, nothing can be posted to the send queue.
+	// IdleClosing: our direction will be closed once start-up is complete. From IdleClosing on,
+	// nothing can be posted to the send queue.
 	lifeIdleClosing
 
 	// Closing: posted requests are still sent, and requests of the peer answered; then our
 	// direction ends. [DDP-6.2.1-1]
 	lifeClosing
 
-	// ClosingLast: like Closing, but the peer has also closed its direction.
+	// ClosingLast: like Closing, but the peer's direction is also closed.
 	lifeClosingLast
 
 	// HalfClosed: our direction has ended.
@@ -50,7 +50,7 @@ const (
 	// are dropped. [DDP-7.1-16]
 	lifeEnded
 
-	// Flushed: like Ended, and requests that are posted from now on are flushed at once.
+	// Flushed: like Ended, and requests posted from now on are flushed at once.
 	lifeFlushed
 
 	lifeStates = iota
@@ -92,8 +92,7 @@ var lifeEventNames = [lifeEvents]string{"run", "close", "peerClose", "finish", "
 
 func (e lifeEvent) String() string { return lifeEventNames[e] }
 
-// lifeTable holds the transitions. An event that has no arrow in a state leaves the state
-// unchanged.
+// lifeTable holds the transitions. An event without an arrow in a state leaves the state unchanged.
 var lifeTable = func() machine.Table[lifeState, lifeEvent] {
 	t := machine.NewTable(lifeStates, lifeEvents, []machine.Arrow[lifeState, lifeEvent]{
 		{From: lifeIdle, On: lifeRun, To: lifeRunning},

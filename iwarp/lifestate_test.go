@@ -38,8 +38,8 @@ func TestLifeStates(t *testing.T) {
 	testkit.Golden(t, "life.golden", []byte(out.String()))
 }
 
-// TestLifeOrders checks that the events of an orderly end lead to Done in whatever order they
-// happen, and that exactly one event reports the change to Done.
+// TestLifeOrders checks that the events of an orderly end lead to Done in whatever order, and that
+// a single event reports the change to Done.
 func TestLifeOrders(t *testing.T) {
 	for range 200 {
 		var l machine.Life[lifeState]

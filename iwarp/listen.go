@@ -12,12 +12,12 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// defaultMaxPending is the default limit of start-ups in progress. No RFC prescribes one.
+// defaultMaxPending is the default limit of start-ups in progress. No RFC prescribes a limit.
 const defaultMaxPending = 256 // [I-70]
 
 // A Listener accepts streams. Start-ups run concurrently, so that a slow peer does not delay
-// others. The number of start-ups is limited, so that many slow peers cannot exhaust memory. Safe
-// for concurrent use.
+// others. The limited number of start-ups keeps slow peers from exhausting memory. Safe for
+// concurrent use.
 type Listener struct { // [SEC-6.4.1-1] [SEC-6.4.1-2]
 	l     net.Listener
 	cfg   *Config
@@ -33,8 +33,8 @@ type Listener struct { // [SEC-6.4.1-1] [SEC-6.4.1-2]
 	refused uint64         // guarded by mu
 }
 
-// Listen listens for TCP connections on addr, host:port, where port 0 selects a free one. cfg may
-// be nil. If cfg names queues or a domain, all streams share them.
+// Listen listens for TCP connections on addr, host:port, where port 0 selects a free port. cfg may
+// be nil. All streams share the queues or the domain of cfg, if any.
 func Listen(addr string, cfg *Config) (*Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -66,7 +66,7 @@ func NewListener(l net.Listener, cfg *Config) *Listener {
 // Addr returns the address the Listener listens on.
 func (l *Listener) Addr() net.Addr { return l.l.Addr() }
 
-// Refused returns the number of connections that were closed because of the limits or the filter.
+// Refused returns the number of connections closed because of the limits or the filter.
 func (l *Listener) Refused() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,8 +147,8 @@ func (l *Listener) startUp(nc net.Conn, host string) {
 	}
 }
 
-// AcceptRequest waits for the next Request. The error is the error of the context, or ErrClosed after
-// Close, or the error that ended listening.
+// AcceptRequest waits for the next Request. The error is the error of the context, or ErrClosed
+// after Close, or the error that ended listening.
 func (l *Listener) AcceptRequest(ctx context.Context) (*Request, error) {
 	select {
 	case r := <-l.ready:
@@ -170,9 +170,9 @@ func (l *Listener) AcceptRequest(ctx context.Context) (*Request, error) {
 	}
 }
 
-// Accept waits for the next Request and accepts it, with Config.Private as private data. It skips a
-// Request that cannot be accepted any more, for example because its peer has gone. The errors are
-// those of AcceptRequest, or one that wraps ErrTooLong if Config.Private is too long.
+// Accept waits for the next Request and accepts it, with Config.Private as private data. A Request
+// that cannot be accepted any more, for example because the peer has gone, is skipped. The errors
+// are the errors of AcceptRequest, or an error wrapping ErrTooLong if Config.Private is too long.
 func (l *Listener) Accept(ctx context.Context) (*QueuePair, error) {
 	for {
 		r, err := l.AcceptRequest(ctx)
@@ -190,7 +190,7 @@ func (l *Listener) Accept(ctx context.Context) (*QueuePair, error) {
 	}
 }
 
-// Close stops listening, and waits until the start-ups that were not accepted have ended. Accepted
+// Close stops listening, and waits until all start-ups not yet accepted have ended. Accepted
 // streams are not affected. The error is the error of closing the net.Listener.
 func (l *Listener) Close() error {
 	l.stop()

@@ -29,9 +29,9 @@ var messageTypes = [16]messageType{
 var send = messageType{(*QueuePair).beginSend, (*QueuePair).listTarget, (*QueuePair).endSend, (*QueuePair).failSend}
 
 // beginWrite checks a segment of an RDMA Write before its first byte is placed. An empty segment
-// names no memory, so neither its STag nor its TO is checked. [DDP-5.2-10] [DDP-5.2-9]
-// [RDMAP-5.1-8] [DDP-4.2-5] [DDP-4.2-8] [DDP-5.2-4] [DDP-8.3.1-1] [RDMAP-5.1-4] [RDMAP-5.1-6]
-// [DDP-7.1-14] [RDMAP-5.1-2] [RDMAP-3.2-4] [RDMAP-8.1.1-3] [SEC-6.2.1-1] [RDMAP-5.1-3]
+// names no memory, so neither STag nor TO is checked. [DDP-5.2-10] [DDP-5.2-9] [RDMAP-5.1-8]
+// [DDP-4.2-5] [DDP-4.2-8] [DDP-5.2-4] [DDP-8.3.1-1] [RDMAP-5.1-4] [RDMAP-5.1-6] [DDP-7.1-14]
+// [RDMAP-5.1-2] [RDMAP-3.2-4] [RDMAP-8.1.1-3] [SEC-6.2.1-1] [RDMAP-5.1-3]
 func (q *QueuePair) beginWrite(s *segment) refusal {
 	if s.size == 0 {
 		return refusal{}
@@ -45,7 +45,7 @@ func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, regmem.O
 	return q.dev.reg.Access(s.tagged.STag, s.tagged.TO+off, n, q.pd.dom, q, regmem.RemoteWrite)
 }
 
-// endWrite counts the bytes that the segment placed. The ULP is not notified.
+// endWrite counts the placed bytes of the segment. The ULP is not notified.
 func (q *QueuePair) endWrite(s *segment) { q.stats.placed.Add(uint64(s.size)) }
 
 func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {
@@ -76,7 +76,7 @@ func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault,
 	return p, ddp.OK, rdmap.OK
 }
 
-// beginResponse checks a segment of a Read Response, and sets s.at if the memory for its payload is
+// beginResponse checks a segment of a Read Response, and sets s.at if the memory for the payload is
 // contiguous and pinned. [I-45] [I-46]
 func (q *QueuePair) beginResponse(s *segment) refusal {
 	p, df, rf := q.checkResponse(s.tagged, s.size)
@@ -103,9 +103,9 @@ func (q *QueuePair) failResponse(*segment, regmem.Outcome, error) {
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// readDone completes our oldest Read or Atomic and removes it from q.reads. The ready message has
-// no request to complete. If outstanding Reads block the send queue, publish then wakes the send
-// role.
+// readDone completes our oldest Read or Atomic and removes the request from q.reads. The ready
+// message has no request to complete. If outstanding Reads block the send queue, publish then wakes
+// the send role.
 func (q *QueuePair) readDone() {
 	p := q.reads.Front()
 	w, seq := p.w, p.seq
@@ -149,7 +149,7 @@ func (q *QueuePair) beginSend(s *segment) refusal {
 	if f == ddp.InvalidMSNNoBuffer { // [DDP-7.1-5]
 		q.stats.noReceive.Add(1)
 	}
-	// A segment that continues the message must have the opcode of the message. [I-47] [RDMAP-5.3-7]
+	// A later segment of the message must have the same opcode. [I-47] [RDMAP-5.3-7]
 	if s.op != r.op && (f == ddp.OK || f == ddp.MessageTooLong) {
 		return refusal{rdmap: rdmap.UnexpectedOpcode}
 	}
@@ -197,8 +197,8 @@ func (q *QueuePair) failSend(*segment, regmem.Outcome, error) {
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// deliver completes the receive of a message of n bytes. Before that, it invalidates the STag that
-// the message names, if any. If the STag cannot be invalidated, the stream ends.
+// deliver completes the receive of a message of n bytes. First, deliver invalidates the STag named
+// by the message, if any. If the STag cannot be invalidated, the stream ends.
 func (q *QueuePair) deliver(s *segment, n uint32) {
 	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok { // [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
 		if !q.invalidateByPeer(stag) {
@@ -270,7 +270,7 @@ func (q *QueuePair) checkRequest(s *segment, busy int32) refusal {
 	return refusal{ddp: q.rx.queues[rdmap.QueueReadRequest].Check(s.un, s.size, rdmap.AtomicRequestLen, have)}
 }
 
-// endRequest queues a request for the send role, which answers it.
+// endRequest queues a request, to be answered by the send role.
 func (q *QueuePair) endRequest(s *segment) {
 	if q.life.Load().finished() { // our direction has ended, so no answer can be sent [I-33]
 		q.endWith(lostError(errNoAnswer), endAbort)
@@ -307,8 +307,8 @@ func (q *QueuePair) checkAtomic(r *rdmap.AtomicRequest) rdmap.Fault {
 	return f
 }
 
-// beginAtomicResponse checks that a response answers our oldest request, and that our oldest
-// request is an Atomic. [RDMAPX-5.2.2-1] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-5] [I-67] [I-68]
+// beginAtomicResponse checks that our oldest request is an Atomic, and is answered by the response.
+// [RDMAPX-5.2.2-1] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-5] [I-67] [I-68]
 func (q *QueuePair) beginAtomicResponse(s *segment) refusal {
 	r, _, _ := rdmap.ParseAtomicResponse(s.payload())
 	p := q.reads.Front()
@@ -346,7 +346,7 @@ func (q *QueuePair) endTerminate(s *segment) {
 }
 
 // blame sets the status of a Read or Atomic to StatusRemote if the Terminate t contains the header
-// of its request. It does nothing if t contains no such header.
+// of the request. Without a request header in t, blame does nothing.
 func (q *QueuePair) blame(t rdmap.Terminate) {
 	h, _, err := ddp.ParseUntagged(t.DDP)
 	p := q.reads.Front()

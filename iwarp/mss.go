@@ -19,7 +19,7 @@ type controller interface {
 }
 
 // segmentSize returns the current payload size in bytes of a TCP segment of c, or the usual size if
-// the system does not report one. [MPA-5.1-1] [I-27]
+// the system reports none. [MPA-5.1-1] [I-27]
 func segmentSize(c net.Conn) int {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -32,7 +32,7 @@ func segmentSize(c net.Conn) int {
 	return segmentSizeBy(raw, c)
 }
 
-// segmentSizeBy is segmentSize, without allocation, for a caller that has a controller of c.
+// segmentSizeBy is segmentSize, without allocation, for a caller with a controller of c.
 func segmentSizeBy(by controller, c net.Conn) int {
 	switch size := askSegmentSize(by); {
 	case size >= mpa.MinMULPDU:

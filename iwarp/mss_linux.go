@@ -31,7 +31,7 @@ func (p *segmentProbe) look(fd uintptr) {
 	}
 }
 
-// askSegmentSize returns the kernel's segment size, or 0 if it is unknown.
+// askSegmentSize returns the kernel's segment size, or 0 if unknown.
 func askSegmentSize(c controller) int {
 	p := segmentProbes.Get().(*segmentProbe)
 	defer segmentProbes.Put(p)

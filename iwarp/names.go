@@ -5,7 +5,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// Params are the results of start-up, seen from one side.
+// Params are the results of start-up, as seen from this side.
 type Params struct {
 	Rev         uint8 // revision of MPA
 	SendMarkers bool  // the peer asked for markers
@@ -33,7 +33,7 @@ func params(p mpa.Params) Params {
 
 // The layers of an error: [RDMAP 4.8]
 
-// A Layer is the protocol layer that found the error of a [TerminateError].
+// A Layer is the protocol layer of the error in a [TerminateError].
 type Layer uint8
 
 // The layers.

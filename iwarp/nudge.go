@@ -6,18 +6,18 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A nudger sends empty FPDUs to peers that have sent nothing yet. Some Linux versions leave bytes
-// that arrive too early unread, whether that is the first FPDU or several at once, until more bytes
-// arrive. With a slow peer the empty FPDU arrives too early as well, so up to three are sent, with
-// growing pauses. [I-10] One timer serves all streams of a device, because most streams only wait
-// for the peer's first request, and a timer for each would be a good part of their cost.
+// A nudger sends empty FPDUs to still silent peers. Some Linux versions leave bytes arriving too
+// early unread, whether the first FPDU or several at once, until more bytes arrive. With a slow
+// peer the empty FPDU arrives too early as well, so up to three are sent, with growing pauses.
+// [I-10] One timer serves all streams of a device, because most streams only wait for the peer's
+// first request, and a timer for each would be a good part of their cost.
 type nudger struct {
 	mu   perturb.Mutex
 	list []nudge // guarded by mu
 	tick bool    // guarded by mu; whether the timer runs
 }
 
-// A nudge is a stream that waits for its next empty FPDU, which is due at time at.
+// A nudge is a stream with the next empty FPDU due at time at.
 type nudge struct {
 	q    *QueuePair
 	at   time.Time
@@ -41,8 +41,8 @@ func (n *nudger) wakeLocked() {
 	}
 }
 
-// look runs when the timer fires. It nudges the streams that are due, and removes each stream that
-// has received an FPDU, has ended, or has had its last nudge.
+// look runs when the timer fires. It nudges the streams now due, and removes the streams that have
+// received an FPDU, have ended, or have had the last nudge.
 func (n *nudger) look() {
 	n.mu.Lock()
 	list := n.list

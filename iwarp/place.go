@@ -70,7 +70,7 @@ func (q *QueuePair) pieceOf(sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome
 	return regmem.Ref{}, regmem.OutOfBounds
 }
 
-// list returns the memory of a Send's receive or of a Read's sink, and the offset in it at which
+// list returns the memory of a Send's receive or of a Read's sink, and the offset in the list where
 // the payload of the segment begins.
 func (q *QueuePair) list(s *segment) (sg []SGE, off uint64) {
 	if s.op == rdmap.ReadResponse {
@@ -88,8 +88,8 @@ func (q *QueuePair) listTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Ou
 	return q.pieceOf(sg, from+off, n)
 }
 
-// far reports whether memory of the segment is far, so that nothing can be read directly into it.
-// It returns true too for a Write to a region that does not exist any more.
+// far reports whether memory of the segment is far, so that nothing can be read directly into the
+// memory. The result is true too for a Write to a region closed in the meantime.
 func (q *QueuePair) far(s *segment) bool {
 	if s.op == rdmap.Write {
 		m := q.dev.reg.Lookup(s.tagged.STag)

@@ -16,7 +16,7 @@ func freeRecvWQE(w *recvWQE) {
 }
 
 // Post adds a request to the send queue. It never waits for the peer. After an error the request
-// was not posted, and the memory is not lent. The errors match one of:
+// was not posted, and the memory is not lent. The errors match:
 //
 //   - ErrQueueFull: SendDepth requests are posted whose completions were not polled;
 //   - ErrInvalid, ErrRegistered: the request names invalid local memory;
@@ -43,7 +43,7 @@ func (q *QueuePair) Post(wr SendWR) error {
 	return nil
 }
 
-// PostNow posts a request without More, for a caller that can use the result at once. If sent is
+// PostNow posts a request without More, for a caller who can use the result at once. If sent is
 // true, the request is complete, and has no completion on the queue unless it failed. Otherwise the
 // completion follows, even if Unsignaled is set. The errors are the errors of Post.
 func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
@@ -74,9 +74,9 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	return !q.sq.Update(seq, func(w **sendWQE) { (*w).signaled = true }), nil
 }
 
-// KeepSends copies the unregistered memory (SGE.Buf) of posted requests that are not sent yet. The
-// caller may then reuse that memory at once, though the requests complete later. The memory of
-// Reads and Atomics stays lent. KeepSends does not wait for the peer. Call it only after start-up.
+// KeepSends copies the unregistered memory (SGE.Buf) of posted requests not yet sent. The caller
+// may then reuse the memory at once, though the requests complete later. The memory of Reads and
+// Atomics stays lent. KeepSends does not wait for the peer. Call it only after start-up.
 func (q *QueuePair) KeepSends() {
 	q.fc.WithSender(func() {
 		q.sq.Each(func(w **sendWQE) {
@@ -107,7 +107,7 @@ func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
 	return n, err
 }
 
-// Flush sends the requests that were posted with More.
+// Flush sends the requests posted with More.
 func (q *QueuePair) Flush() {
 	if q.waiting.Load() {
 		q.waiting.Store(false)
@@ -115,7 +115,7 @@ func (q *QueuePair) Flush() {
 	q.kick()
 }
 
-// postRun is the largest number of requests that are posted under one lock.
+// postRun is the largest number of requests posted under a single lock.
 const postRun = 16
 
 // post posts up to postRun requests without starting to send. It returns the number n of posted
@@ -161,8 +161,8 @@ func (q *QueuePair) reserve(n int) int {
 	return n - int(over)
 }
 
-// fillWQE copies request wr to its queue entry w. It returns the errors of Post, and may change w
-// in any case.
+// fillWQE copies request wr to queue entry w. It returns the errors of Post, and may change w in
+// any case.
 func (q *QueuePair) fillWQE(w *sendWQE, wr *SendWR) error {
 	n, err := q.checkSG(wr.SG)
 	if err == nil {
@@ -194,7 +194,7 @@ func (q *QueuePair) checkPost(wr *SendWR) error {
 	return q.checkOp(wr, n)
 }
 
-// checkSG checks a list of memory and returns its length in bytes.
+// checkSG checks a list of memory and returns the length in bytes.
 func (q *QueuePair) checkSG(sg []SGE) (n uint64, err error) {
 	if len(sg) > MaxSGE {
 		return 0, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(sg), MaxSGE)
@@ -246,7 +246,7 @@ func (q *QueuePair) checkOp(wr *SendWR, n uint64) error {
 	return nil
 }
 
-// inlineData copies the payload of request wr into its queue entry w.
+// inlineData copies the payload of request wr into queue entry w.
 func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
 	for i := range wr.SG {
 		s := &wr.SG[i]
@@ -266,8 +266,8 @@ func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
 }
 
 // sendDone records the completion of a request, for sendsDone to publish. A successful unsignaled
-// request has no completion and only frees its slot. The send queue calls sendDone under its lock,
-// in the order of posting.
+// request has no completion and only frees the slot. The send queue calls sendDone under the
+// queue's lock, in the order of posting.
 func (q *QueuePair) sendDone(w *sendWQE) {
 	if !w.signaled && w.status == StatusOK {
 		q.sqUsed.Add(-1)
@@ -283,21 +283,22 @@ func (q *QueuePair) sendDone(w *sendWQE) {
 	q.unpublished = append(q.unpublished, c) // [RDMAP-5.5-12]
 }
 
-// maxUnpublished is the largest number of completions of the send queue that are published together.
+// maxUnpublished is the largest number of completions of the send queue published together.
 const maxUnpublished = 32
 
-// sendsDone publishes the recorded completions. The send queue calls it under its lock.
+// sendsDone publishes the recorded completions. The send queue calls sendsDone under the queue's
+// lock.
 func (q *QueuePair) sendsDone() {
 	if len(q.unpublished) > 0 {
 		q.sendCQ.pushAll(q.unpublished)
-		// Stale entries of the array refer only to this stream, so they keep nothing else alive.
+		// Stale entries of the array refer only to this stream and keep nothing else alive.
 		q.unpublished = q.unpublished[:0]
 	}
 }
 
 // finish marks requests first to end-1 as done, and reuses the entries of requests that complete.
-// Requests complete in the order of posting, so a done request may wait for earlier ones. If our
-// direction is closing and no request is left, finish ends the direction.
+// Requests complete in the order of posting, so a done request may wait for earlier requests. If
+// our direction is closing and no request is left, finish ends the direction.
 func (q *QueuePair) finish(first, end uint64) {
 	var ws [lookAhead]*sendWQE
 	for n := len(ws); n == len(ws); first, end = 0, 0 {
@@ -365,7 +366,7 @@ func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
 }
 
 // flushRecvs completes the remaining receives with StatusFlushed, and calls the handler. The end of
-// the stream and a PostRecv may call it concurrently; completions still follow the order of
+// the stream and a PostRecv may call flushRecvs concurrently; completions still follow the order of
 // posting. The caller must hold no role of frameio, because the handler may post.
 func (q *QueuePair) flushRecvs() {
 	q.flushing.Lock()

@@ -15,22 +15,23 @@ import (
 const (
 	maxPredictedHeader = 32
 
-	// maxVerified is the largest number of bytes that one read places ahead if their CRCs must be
+	// maxVerified is the largest number of bytes placed ahead by a single read if CRCs must be
 	// verified later. The bytes should then still be in the processor's cache.
 	maxVerified = 512 << 10
 )
 
-// seldomSeen makes Predict skip up to 63 looks ahead for Writes when it seldom finds any.
+// seldomSeen makes Predict skip up to 63 looks ahead for Writes when looks seldom find any.
 var seldomSeen = budget.Rule{Max: 63}
 
 // A guess holds the data for predicting segments.
 type guess struct {
 	longOp rdmap.Opcode // opcode of the last segment that was read into place
-	// Payload bytes of the last segment that began a message on queue 0 without ending it, or 0.
+	// Payload bytes of the last segment to begin a message on queue 0 without ending the message,
+	// or 0.
 	fullSend  int
 	lastSend  uint32 // length of the last message on queue 0 of more than one segment
 	sendGuess uint32 // predicted length of the current message; 0 if none was predicted
-	// Payload bytes of the last segment of a Read Response that did not end the response, or 0.
+	// Payload bytes of the last Read Response segment without the last flag, or 0.
 	fullResponse int
 	see          budget.Budget // decides whether to look ahead for Writes
 }
@@ -85,8 +86,8 @@ func (w *frames) Predict(to *placer.Predictions) {
 	}
 }
 
-// predictSource predicts the rest of the current message, and the messages that follow it, in the
-// memory that lent names.
+// predictSource predicts the rest of the current message, and the following messages, in the memory
+// named by lent.
 func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 	r := &q.rx
 	if r.recv != nil {
@@ -128,7 +129,7 @@ func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 }
 
 // sendEnd returns the offset where the current message on queue 0 continues after the current
-// segment, and whether that segment is its last.
+// segment, and whether the current segment is the last.
 func (q *QueuePair) sendEnd() (at int, last bool) {
 	r := &q.rx
 	if r.Open() && r.seg.op.IsSend() {
@@ -138,8 +139,8 @@ func (q *QueuePair) sendEnd() (at int, last bool) {
 	return int(n), !open
 }
 
-// predictRest predicts the rest of the current message from offset at on, assuming that the message
-// has size bytes. It returns false if later segments cannot be predicted.
+// predictRest predicts the rest of the current message from offset at on, assuming a message of
+// size bytes. It returns false if later segments cannot be predicted.
 func (q *QueuePair) predictRest(to *placer.Predictions, at, size int) bool {
 	r := &q.rx
 	if r.fullSend == 0 {
@@ -162,8 +163,8 @@ func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at
 	return at == size
 }
 
-// predictSend predicts the rest of the current message, assuming that it is as long as the last
-// message of several segments. It returns false if nothing was predicted.
+// predictSend predicts the rest of the current message, assuming the length of the last message of
+// several segments. It returns false if nothing was predicted.
 func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 	r := &q.rx
 	at, last := q.sendEnd()
@@ -178,7 +179,7 @@ func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 // sendMissed reports whether the prediction of the current message was wrong. u holds the headers
 // of a segment with n bytes of payload. The prediction was wrong if the segment belongs to another
 // message, or ends the message early. The caller then takes back the bytes read after the segment
-// before it delivers the message.
+// before delivering the message.
 func (q *QueuePair) sendMissed(u []byte, n int) bool {
 	if q.rx.sendGuess == 0 {
 		return false
@@ -187,7 +188,7 @@ func (q *QueuePair) sendMissed(u []byte, n int) bool {
 	return err != nil || h.Last && int(h.MO)+n != int(q.rx.sendGuess)
 }
 
-// predictReads predicts the rest of the current Read Response and the responses after it.
+// predictReads predicts the rest of the current Read Response and the following responses.
 func (q *QueuePair) predictReads(to *placer.Predictions) {
 	r := &q.rx
 	off := 0
@@ -210,10 +211,10 @@ func (q *QueuePair) predictReads(to *placer.Predictions) {
 	}
 }
 
-// seeWrites finds segments of RDMA Writes that have arrived after the current one. It reads one
-// header after the other: each gives the place of its payload and the position of the next header.
-// It stops at any other message, because another message may change access rights, and at a short
-// segment, which is better copied from staging. If stops are frequent, seeWrites is tried less
+// seeWrites finds arrived segments of RDMA Writes after the current segment. It reads header after
+// header: each gives the place of the payload and the position of the next header. It stops at any
+// other message, because another message may change access rights, and at a short segment, because
+// copying a short segment from staging is cheaper. If stops are frequent, seeWrites is tried less
 // often.
 func (q *QueuePair) seeWrites(to *placer.Predictions) {
 	r := &q.rx

@@ -17,14 +17,14 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A QueuePair is one RDMAP Stream: a send queue, a receive queue and a TCP connection of its own.
-// [Dial], [Client], [Server] and a [Listener] make one. Its methods are safe for concurrent use.
+// A QueuePair is an RDMAP Stream: a send queue, a receive queue and a TCP connection. [Dial],
+// [Client], [Server] and a [Listener] make QueuePairs. The methods are safe for concurrent use.
 //
-// After Close, or after the stream has ended, the errors of its methods match ErrClosed (and so
+// After Close, or after the stream has ended, the errors of the methods match ErrClosed (and so
 // net.ErrClosed). [QueuePair.Err] returns the reason for the end.
 type QueuePair struct {
-	// A QueuePair has many methods, because both the consumer and frameio call it. Each file holds
-	// the methods for one part of the stream, for example the send queue.
+	// A QueuePair has many methods, because both the consumer and frameio are callers. Each file
+	// holds the methods for a part of the stream, for example the send queue.
 
 	set    settings
 	dev    *Device
@@ -52,7 +52,7 @@ type QueuePair struct {
 	ends
 }
 
-// A sendQueue holds the posted requests, and the conditions that delay them.
+// A sendQueue holds the posted requests, and the conditions for delaying requests.
 type sendQueue struct {
 	sq          queue.Work[*sendWQE]
 	sqUsed      atomic.Int64 // slots in use, each until the completion of its request is polled
@@ -66,7 +66,7 @@ type sendQueue struct {
 }
 
 // receives holds the buffers for received messages: the stream's own queue, a shared queue, or a
-// source that chooses the memory when a message arrives.
+// source of memory for arriving messages.
 type receives struct {
 	rq       recvQueue
 	srq      *SharedReceiveQueue
@@ -76,7 +76,7 @@ type receives struct {
 	flushing sync.Mutex  // held from taking a receive until its flushed completion is published
 }
 
-// The wire holds the connection. start sets its fields before the stream sends or receives FPDUs.
+// The wire holds the connection. start sets the fields before the stream sends or receives FPDUs.
 type wire struct {
 	cfg       *Config // used during start-up, then nil
 	fc        *frameio.Conn
@@ -100,14 +100,14 @@ type reading struct {
 }
 
 // An activity is the time of the last traffic. Reading the clock takes a good part of the time of a
-// short message, so a consumer that polls records the activity in the next empty poll.
+// short message, so a polling consumer records the activity in the next empty poll.
 type activity struct {
 	born  time.Time
 	moved atomic.Int64  // time of the last traffic, in nanoseconds since born
 	noted atomic.Uint64 // number of received FPDUs when moved was set
 }
 
-// limits holds the timers of a stream, and counts its goroutines.
+// limits holds the timers of a stream, and counts the goroutines.
 type limits struct {
 	timers []*time.Timer // guarded by mu; timers that have not fired
 	limit  *time.Timer   // guarded by mu; the timer, also in timers, that waits for the first FPDU
@@ -125,7 +125,8 @@ type ends struct {
 	gone     event       // tearDown is complete
 }
 
-// newQueuePair returns a stream that is not connected yet. It keeps cfg, which nobody else may use.
+// newQueuePair returns a stream without a connection. The stream keeps cfg; nobody else may use
+// cfg.
 func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -149,7 +150,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	return q, nil
 }
 
-// attach makes the completion queues the Config leaves out, and reserves room in them.
+// attach makes the completion queues the Config leaves out, and reserves room in the queues.
 func (q *QueuePair) attach() (err error) {
 	if q.sendCQ == nil {
 		if q.sendCQ, err = q.dev.NewCQ(q.set.sendDepth); err != nil {
@@ -188,7 +189,7 @@ func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*
 // IRD returns the number of the peer's Reads served at a time, as start-up agreed.
 func (q *QueuePair) IRD() int { return int(q.ird.Load()) } // [RDMAP-6.1-4]
 
-// ORD returns the number of our Reads and Atomics that may be outstanding, as start-up agreed.
+// ORD returns the largest number of our outstanding Reads and Atomics, as agreed at start-up.
 func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
 
 // SetORD changes ORD to a value on which the ULPs agreed by their own means, for example in private
@@ -203,7 +204,7 @@ func (q *QueuePair) SetORD(n int) error {
 }
 
 // SetIRD changes IRD to a value the ULPs have agreed on by their own means. n is 0 up to the larger
-// one of Config.IRD and the IRD of start-up; otherwise the error wraps ErrInvalid.
+// of Config.IRD and the IRD of start-up; otherwise the error wraps ErrInvalid.
 func (q *QueuePair) SetIRD(n int) error {
 	room := q.inbound.Cap() / 2
 	if q.ext.Atomic {
@@ -223,7 +224,7 @@ func (q *QueuePair) Params() Params { return params(q.params) } // [MPA-7.1.1-18
 // from the network; to reject the data, a consumer closes the stream.
 func (q *QueuePair) PeerPrivate() []byte { return q.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
 
-// MULPDU returns the largest size in bytes of the ULPDUs that are sent.
+// MULPDU returns the largest size in bytes of sent ULPDUs.
 func (q *QueuePair) MULPDU() int { return int(q.tx.mulpdu.Load()) } // [MPA-3-2] [DDP-3-1]
 
 // LocalAddr returns the local address of the connection, or nil if there is no connection.
@@ -255,8 +256,8 @@ func (q *QueuePair) Err() error {
 // Completions of flushed requests may follow later.
 func (q *QueuePair) Ended() <-chan struct{} { return q.ended.C() }
 
-// PeerClosed returns a channel that is closed when the peer has closed its direction. No more
-// messages will arrive, and Reads cannot be posted, but Sends and Writes can.
+// PeerClosed returns a channel that is closed when the peer's direction is closed. No more messages
+// will arrive, and Reads cannot be posted, but Sends and Writes can.
 func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd.C() } // [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
 
 func (q *QueuePair) closedErr() error {
@@ -276,19 +277,20 @@ func (q *QueuePair) lastActivity() time.Time {
 // unnoted reports whether FPDUs have arrived since the activity was last recorded.
 func (q *QueuePair) unnoted() bool { return q.stats.recvFPDUs.Load() != q.noted.Load() }
 
-// note records this moment as the time of the traffic received so far.
+// note records the present moment as the time of the traffic received so far.
 func (q *QueuePair) note() {
 	q.noted.Store(q.stats.recvFPDUs.Load())
 	q.touch()
 }
 
-// touch records this moment as the time of the last activity.
+// touch records the present moment as the time of the last activity.
 func (q *QueuePair) touch() {
 	q.moved.Store(int64(time.Since(q.born)))
 }
 
 // Undelivered returns the number of bytes TCP has taken and the peer's TCP has not acknowledged, or
-// 0 if the system does not report it. These bytes may be lost if the process ends now.
+// 0 if the system does not report the number. Undelivered bytes may be lost if the process ends
+// now.
 func (q *QueuePair) Undelivered() int {
 	if !q.ready.Load() {
 		return 0
@@ -319,7 +321,7 @@ func (q *QueuePair) unpoll() {
 	}
 }
 
-// ring starts sending requests that were posted with More.
+// ring starts sending requests posted with More.
 func (q *QueuePair) ring() {
 	if q.waiting.Load() && q.waiting.Swap(false) {
 		q.kick()

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// rxState is the state of receiving. It has no lock, because only the goroutine that holds the
-// receive role of frameio uses it.
+// rxState is the state of receiving. There is no lock, because only the holder of frameio's receive
+// role uses the state.
 type rxState struct {
 	placer.Placer
 	dec    mpa.Decoder
@@ -33,7 +33,7 @@ type rxState struct {
 }
 
 // Receive implements [frameio.Protocol]: it handles the FPDUs at the front of p. After the end of
-// the stream it drops all bytes.
+// the stream, Receive drops all bytes.
 func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
@@ -64,7 +64,7 @@ func (e *engine) Plan(p *frameio.Plan) error {
 	return nil
 }
 
-// Landed implements [frameio.Planner]: it handles the bytes that a read put into planned memory.
+// Landed implements [frameio.Planner]: it handles the bytes read into planned memory.
 func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
 	q := (*QueuePair)(e)
 	if q.rx.Missing() > 0 {
@@ -80,8 +80,8 @@ func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int,
 // Drained implements [frameio.Protocol]. It does nothing, because iWARP sends no acknowledgements.
 func (e *engine) Drained() {}
 
-// publish publishes the results of one read: completions, and requests to answer. It also releases
-// the pin that the placer holds.
+// publish publishes the results of a read: completions, and requests to answer. It also releases
+// the placer's pin.
 func (q *QueuePair) publish() {
 	r := &q.rx
 	if !q.fc.Polled() {
@@ -93,7 +93,7 @@ func (q *QueuePair) publish() {
 	}
 	if len(r.done) > 0 {
 		q.recvCQ.pushAll(r.done)
-		// Stale entries of the array refer only to this stream, so they keep nothing else alive.
+		// Stale entries of the array refer only to this stream and keep nothing else alive.
 		r.done = r.done[:0]
 	}
 	if r.kick {
@@ -102,16 +102,16 @@ func (q *QueuePair) publish() {
 	}
 }
 
-// badFPDU ends the stream after an invalid FPDU. A Responder cannot send a Terminate before it has
-// received a valid FPDU. [MPA-8-2] [MPA-8-9] [MPA-8-10] [I-23] [I-38]
+// badFPDU ends the stream after an invalid FPDU. A Responder cannot send a Terminate before
+// receiving a valid FPDU. [MPA-8-2] [MPA-8-9] [MPA-8-10] [I-23] [I-38]
 func (q *QueuePair) badFPDU(err error) {
 	code := mpa.CodeCRC
 	if me, ok := errors.AsType[*mpa.Error](err); ok {
 		code = me.Code
 	}
 	if ce, ok := errors.AsType[*mpa.CRCError](err); ok && !q.rx.first && ce.Field == 0 {
-		// Linux sends the Terminate of a failed start-up without CRC, so this FPDU may be one.
-		// [I-31]
+		// Linux sends the Terminate of a failed start-up without CRC, so this FPDU may be such a
+		// Terminate. [I-31]
 		if h, n, perr := ddp.ParseUntagged(ce.ULPDU); perr == nil && h.QN == rdmap.QueueTerminate {
 			if t, _, perr := rdmap.ParseTerminate(ce.ULPDU[n:]); perr == nil {
 				err = fmt.Errorf("%w; it looks like a Terminate: %w", err, terminateError(t, true, ce.ULPDU[n:], nil))
@@ -122,8 +122,8 @@ func (q *QueuePair) badFPDU(err error) {
 }
 
 // firstFPDU allows a Responder to send FPDUs, because u, the first FPDU of the peer, has arrived.
-// It reports whether u is a ready message that must not use up a receive. [MPA-7.1.2-15] [I-08]
-// [I-21]
+// swallow is true if u is a ready message, so that u must not use up a receive. [MPA-7.1.2-15]
+// [I-08] [I-21]
 func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
 	if q.responder == nil {
 		return false
@@ -137,7 +137,7 @@ func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
 	return rtr && kind == mpa.RTRSend
 }
 
-// rtrKind returns the kind of ready message that u could be, or 0 if it cannot be one.
+// rtrKind returns the possible kind of the ready message u, or 0 if u cannot be a ready message.
 func rtrKind(u []byte) mpa.RTR {
 	if ddp.IsTagged(u[0]) {
 		h, n, err := ddp.ParseTagged(u)

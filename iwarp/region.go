@@ -7,20 +7,20 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// A MemoryRegion is registered memory. [ProtectionDomain.Register] makes one for all streams of a
-// domain, [QueuePair.Register] for one stream. Safe for concurrent use.
+// A MemoryRegion is registered memory. [ProtectionDomain.Register] makes a region for all streams
+// of a domain, [QueuePair.Register] for a single stream. Safe for concurrent use.
 type MemoryRegion struct {
 	pd    *ProtectionDomain
 	r     *regmem.Region
 	owner *QueuePair
 }
 
-// STag returns the number that peers use to name the region. The number is unpredictable, and is
-// not reused until long after the region was closed.
+// STag returns the number by which peers name the region. The number is unpredictable, and is not
+// reused until long after the region was closed.
 func (m *MemoryRegion) STag() uint32 { return m.r.Handle() } // [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 
-// TO returns the tagged offset of the first byte: 0, its virtual address with
-// RegionOptions.Virtual, or its address in a [Space].
+// TO returns the tagged offset of the first byte: 0, the virtual address with
+// RegionOptions.Virtual, or the address in a [Space].
 func (m *MemoryRegion) TO() uint64 { return m.r.Base() }
 
 // Len returns the length in bytes.
@@ -30,16 +30,16 @@ func (m *MemoryRegion) Len() int { return m.r.Len() }
 func (m *MemoryRegion) Bytes() []byte { return m.r.Bytes() }
 
 // Close invalidates the STag and waits for accesses in progress. After Close has returned, no peer
-// and no request of ours accesses the memory; transfers that are not complete fail.
+// and no request of ours accesses the memory; unfinished transfers fail.
 //
-// The error wraps ErrRegistered if the region was closed before, and ErrWindows if windows are
-// bound to it.
+// The error wraps ErrRegistered if the region was closed before, and ErrWindows if the region still
+// has windows.
 func (m *MemoryRegion) Close() error { // [RDMAP-8.1.1-6] [SEC-6.2.2-2] [DDP-8.3-2] [RDMAP-3.2-8]
 	return wrapRegistry(m.pd.dev.reg.Deregister(m.r))
 }
 
-// SetAccess replaces the rights of peers, for accesses that begin after the call. Grant a right
-// only as long as it is needed, for example RemoteWrite until the peer's data has arrived.
+// SetAccess replaces the rights of peers, for accesses beginning after the call. Grant a right only
+// as long as needed, for example RemoteWrite until the peer's data has arrived.
 func (m *MemoryRegion) SetAccess(access Access) { // [SEC-6.3.3-1]
 	var owner any
 	if m.owner != nil {
@@ -48,15 +48,15 @@ func (m *MemoryRegion) SetAccess(access Access) { // [SEC-6.3.3-1]
 	m.pd.dev.reg.SetAttributes(m.r, access.rights(), m.pd.dom, owner)
 }
 
-// SGE returns the element of a request that names n bytes at offset off of the region. The range is
+// SGE returns the element of a request for n bytes at offset off of the region. The range is
 // checked when the request is posted.
 func (m *MemoryRegion) SGE(off, n int) SGE {
 	return SGE{Region: m, Off: uint64(off), Len: uint64(n)}
 }
 
-// A Window is an STag for an exact range of a region, usable by one stream only. A Window is open
-// until the peer invalidates it with a Send, until [Window.Close] or a request of
-// [OpLocalInvalidate] closes it, or until the stream ends. Safe for concurrent use.
+// A Window is an STag for an exact range of a region, usable by a single stream. A Window is open
+// until invalidated by a Send of the peer, until [Window.Close] or a request of
+// [OpLocalInvalidate], or until the stream ends. Safe for concurrent use.
 type Window struct {
 	qp     *QueuePair
 	r      *regmem.Region
@@ -98,14 +98,14 @@ func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...Regi
 // STag returns the number the peer uses to name the window.
 func (w *Window) STag() uint32 { return w.r.Handle() }
 
-// TO returns the tagged offset of the first byte: 0, or with RegionOptions.Virtual its tagged
+// TO returns the tagged offset of the first byte: 0, or with RegionOptions.Virtual the tagged
 // offset in the region.
 func (w *Window) TO() uint64 { return w.r.Base() }
 
 // Len returns the length in bytes.
 func (w *Window) Len() int { return w.r.Len() }
 
-// Valid reports whether the window is open. The peer may close it at any moment.
+// Valid reports whether the window is open. The peer may close the window at any moment.
 func (w *Window) Valid() bool { return !w.closed.Load() }
 
 // Close invalidates the window locally. After Close has returned, the peer cannot access the memory
@@ -127,10 +127,10 @@ func (w *Window) invalidate() bool {
 }
 
 // formerWindows is the number of closed windows a stream remembers, so that a peer's Send with
-// Invalidate that crosses our own invalidation is not an error. [I-55]
+// Invalidate is not an error when crossing our own invalidation. [I-55]
 const formerWindows = 1024
 
-// windows holds the windows that Bind made for one stream. QueuePair.mu guards all fields.
+// windows holds the windows made by Bind for a stream. QueuePair.mu guards all fields.
 type windows struct {
 	open   map[uint32]*Window
 	former []uint32 // ring of the STags of closed windows
@@ -164,7 +164,7 @@ func (q *QueuePair) dropWindow(w *Window) {
 }
 
 // findWindow returns the open window with the given STag, or nil. former is true if the STag
-// belonged to one of the last formerWindows closed windows.
+// belonged to any of the last formerWindows closed windows.
 func (q *QueuePair) findWindow(stag uint32) (w *Window, former bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -179,7 +179,7 @@ func (q *QueuePair) findWindow(stag uint32) (w *Window, former bool) {
 	return nil, false
 }
 
-// closeWindows invalidates all windows of the stream and prevents new ones.
+// closeWindows invalidates all windows of the stream and prevents new windows.
 func (q *QueuePair) closeWindows() {
 	q.mu.Lock()
 	q.win.gone = true

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// RemoteAddr is an address in the peer's memory, as the peer sent it.
+// RemoteAddr is an address in the peer's memory, as sent by the peer.
 type RemoteAddr struct {
 	STag uint32 // names the peer's region
 	TO   uint64 // Tagged Offset, bytes
@@ -15,7 +15,7 @@ type RemoteAddr struct {
 const RemoteAddrLen = 12
 
 // Append appends the RemoteAddrLen bytes of a to b: STag, then TO, big-endian. No RFC defines this
-// encoding, because applications send addresses in messages of their own.
+// encoding, because applications send addresses in their own messages.
 func (a RemoteAddr) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(b, a.STag), a.TO)
 }
@@ -35,7 +35,7 @@ func (a RemoteAddr) Add(n int) RemoteAddr {
 	return a
 }
 
-// Remote returns the address that the peer uses for the byte at offset off, which is not checked.
+// Remote returns the peer's address of the byte at offset off, without checking off.
 func (r *MemoryRegion) Remote(off int) RemoteAddr {
 	return RemoteAddr{STag: r.STag(), TO: r.TO()}.Add(off)
 }

@@ -27,11 +27,11 @@ const slowAnswer = 8 * time.Second
 
 // ReadRequest starts a stream as Responder on the connection nc, and returns the peer's Request.
 // read holds the part of the Request the caller has read already, or nil. cfg may be nil. The
-// stream owns nc from the call on, and closes it after an error. Nothing is sent before the Request
+// stream owns nc from the call on, and closes nc after an error. Nothing is sent before the Request
 // is complete and answered.
 //
-// Errors: one that wraps ErrNotMPA if the Request is malformed, one that wraps ErrTimeout, the
-// error of the context, or the error of Config.Prepare.
+// Errors: an error wrapping ErrNotMPA if the Request is malformed, an error wrapping ErrTimeout,
+// the error of the context, or the error of Config.Prepare.
 func ReadRequest(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*Request, error) { // [MPA-7.1.2-3] [MPA-7.1-4] [I-74] [MPA-7.1.5-1]
 	return readRequest(ctx, nc, cfg, read)
 }
@@ -80,8 +80,8 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	return req, nil
 }
 
-// await reads the Request. One read takes all bytes that have arrived, because bytes after the
-// frame make the Request malformed.
+// await reads the Request. A read takes all arrived bytes, because bytes after the frame make the
+// Request malformed.
 func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Duration, read []byte) error {
 	stop := bound(ctx, nc, limit)
 	defer stop()
@@ -125,16 +125,14 @@ func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
 // Accept.
 func (r *Request) QueuePair() *QueuePair { return r.q }
 
-// Configure changes the configuration of the future stream after the Request and its private data
-// are known, for example to choose a domain for the user whom the private data names. Configure
-// calls change with a copy of the Config. change may set the domain, the queues and their depths,
-// the source of receives, and the timers. It cannot change values in start-up frames: IRD and ORD,
-// markers, the kinds of RTR.
+// Configure changes the configuration of the future stream after the Request is known, for example
+// to choose a domain for the user named by the private data. Configure calls change with a copy of
+// the Config. change may set the domain, the queues and the depths, the source of receives, and the
+// timers. Values in start-up frames cannot be changed: IRD and ORD, markers, the kinds of RTR.
 //
-// Afterwards [Request.QueuePair] returns a new stream, for which Config.Prepare was called.
-// Receives posted to the old stream and memory registered with it are gone. An error is the error
-// of Config.Prepare, or wraps ErrLimit or ErrInvalid. After an error the Request is still open,
-// with its old stream.
+// Afterwards [Request.QueuePair] returns a new stream, already passed to Config.Prepare. Receives
+// and registered memory of the old stream are gone. An error is the error of Config.Prepare, or
+// wraps ErrLimit or ErrInvalid. After an error the Request is still open, with the old stream.
 func (r *Request) Configure(change func(*Config)) error {
 	c := r.q.cfg.clone()
 	change(c)
@@ -185,9 +183,8 @@ func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] 
 	return q, nil
 }
 
-// Reject answers with a rejection that carries the private data. It waits up to a second for the
-// peer to close the connection, and then closes it. If the error wraps ErrTooLong, the Request is
-// still open.
+// Reject answers with a rejection and the private data. It waits up to a second for the peer's
+// close, and then closes the connection. If the error wraps ErrTooLong, the Request is still open.
 func (r *Request) Reject(private []byte) error { // [MPA-7.1.2-5] [MPA-7.1.4.2-1] [I-15]
 	err := r.reject(private)
 	if !errors.Is(err, mpa.ErrPrivateTooLong) {
@@ -197,9 +194,8 @@ func (r *Request) Reject(private []byte) error { // [MPA-7.1.2-5] [MPA-7.1.4.2-1
 	return err
 }
 
-// RejectKeep answers with a rejection and returns the TCP connection, which belongs to the caller.
-// If the error wraps ErrTooLong, the Request is still open. After any other error the connection is
-// closed.
+// RejectKeep answers with a rejection and gives the TCP connection to the caller. If the error
+// wraps ErrTooLong, the Request is still open. After any other error the connection is closed.
 func (r *Request) RejectKeep(private []byte) (net.Conn, error) { // [MPA-7.1.2-7]
 	if err := r.reject(private); err != nil {
 		if !errors.Is(err, mpa.ErrPrivateTooLong) {
@@ -236,8 +232,8 @@ func (r *Request) writeFrame(frame []byte) error {
 	return err
 }
 
-// linger closes our direction and waits for the peer to close, so that the rejection arrives. It
-// then closes the connection.
+// linger closes our direction and waits for the peer to close, so that the rejection arrives. Then
+// linger closes the connection.
 func (r *Request) linger() {
 	if cw, ok := r.nc.(interface{ CloseWrite() error }); ok {
 		cw.CloseWrite()

@@ -8,8 +8,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A pendingRead is a Read or Atomic of ours whose answer is not complete. reading.reads holds them
-// in the order of their requests: the send role adds, the receive role removes. [RDMAP-5.2.2-6]
+// A pendingRead is a Read or Atomic of ours whose answer is not complete. reading.reads holds all
+// pending Reads in the order of the requests: the send role adds, the receive role removes.
+// [RDMAP-5.2.2-6]
 type pendingRead struct {
 	w      *sendWQE // the request; nil for the ready message
 	seq    uint64   // sequence number of w in the send queue
@@ -22,7 +23,7 @@ type pendingRead struct {
 	got    uint32 // bytes of the response that are placed
 }
 
-// An inboundRead is a Read or Atomic of the peer that is not fully answered.
+// An inboundRead is a Read or Atomic of the peer, not yet fully answered.
 type inboundRead struct {
 	atomic bool
 	n      uint8                                          // length of ulpdu
@@ -41,9 +42,9 @@ func (in *inboundRead) op() rdmap.AtomicRequest {
 }
 
 // An inboundRing holds the peer's requests in the order of their delivery. The receive role adds a
-// request. The send role answers it, and removes it when TCP has the last byte of the answer. Each
-// stream has its own ring. [RDMAP-5.2.1-8] [RDMAP-5.5-17] [RDMAP-8.1.2-6] [SEC-6.4.3.3-1] [SEC-A-3]
-// [I-20]
+// request. The send role answers the request, and removes the request when TCP has the last byte of
+// the answer. Each stream has a separate ring. [RDMAP-5.2.1-8] [RDMAP-5.5-17] [RDMAP-8.1.2-6]
+// [SEC-6.4.3.3-1] [SEC-A-3] [I-20]
 type inboundRing struct {
 	queue.Ring[inboundRead]
 	begun   int          // requests at the front that are being answered; for the send role
@@ -51,7 +52,7 @@ type inboundRing struct {
 	atomics atomic.Int32
 }
 
-// add appends a request. Only the receive role calls it.
+// add appends a request. Only the receive role calls add.
 func (r *inboundRing) add(in inboundRead) {
 	if in.atomic {
 		r.atomics.Add(1)
@@ -61,7 +62,8 @@ func (r *inboundRing) add(in inboundRead) {
 	r.Push(in)
 }
 
-// start returns the next request to answer, or nil if there is none. Only the send role calls it.
+// start returns the next request to answer, or nil if there is none. Only the send role calls
+// start.
 func (r *inboundRing) start() *inboundRead {
 	in := r.At(r.begun)
 	if in != nil {
@@ -70,9 +72,9 @@ func (r *inboundRing) start() *inboundRead {
 	return in
 }
 
-// answered frees the peer's slot for another request. The send role calls it just before the last
-// segment of the answer is sent, because the peer may receive the segment and send another request
-// before the send call returns here.
+// answered frees the peer's slot for another request. The send role calls answered just before the
+// last segment of the answer is sent, because the peer may receive the segment and send another
+// request before the send call returns here.
 func (r *inboundRing) answered(atomic bool) {
 	if atomic {
 		r.atomics.Add(-1)
@@ -81,7 +83,7 @@ func (r *inboundRing) answered(atomic bool) {
 	}
 }
 
-// free removes the n oldest requests, whose answers TCP has. Only the send role calls it.
+// free removes the n oldest requests after TCP has the answers. Only the send role calls free.
 func (r *inboundRing) free(n int) {
 	r.begun -= n
 	for range n {

@@ -11,30 +11,30 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// longMin is the least number of missing payload bytes that makes it worthwhile to begin a segment
-// before all of it has arrived. With fewer, it is cheaper to wait for the rest in the staging
-// buffer.
+// longMin is the least number of missing payload bytes for beginning a segment before the segment
+// has arrived completely. With fewer missing bytes, waiting for the rest in the staging buffer is
+// cheaper.
 const longMin = 8 << 10
 
-// A messageType holds the steps for segments of one opcode. The steps are the same for staged
+// A messageType holds the steps for segments of an opcode. The steps are the same for staged
 // segments, segments read into place in pieces, and predicted segments.
 type messageType struct {
-	// begin checks a segment before its first byte is placed. A refused segment has changed nothing
-	// of importance, so a segment whose CRC is to be verified first can be checked again.
+	// begin checks a segment before the first byte is placed. A refused segment has changed nothing
+	// of importance, so the check may be repeated after verifying the CRC.
 	begin func(q *QueuePair, s *segment) refusal
 
 	// target pins the memory for the payload from offset off on, at most n bytes. If target is nil,
 	// end reads the payload from the staged segment.
 	target func(q *QueuePair, s *segment, off, n uint64) (regmem.Ref, regmem.Outcome)
 
-	// end handles a segment after all of its payload was placed.
+	// end handles a segment after all payload was placed.
 	end func(q *QueuePair, s *segment)
 
 	// fail ends the stream because memory became inaccessible after begin.
 	fail func(q *QueuePair, s *segment, out regmem.Outcome, err error)
 }
 
-// A segment is the received DDP segment that is being handled.
+// A segment is the received DDP segment being handled.
 type segment struct {
 	op     rdmap.Opcode
 	last   bool         // last segment of the message
@@ -44,7 +44,7 @@ type segment struct {
 	size   int          // size of the payload in bytes
 	at     []byte       // memory of the payload, if it is contiguous and pinned; otherwise nil
 
-	// These fields are set only for a segment whose payload is read directly into its memory.
+	// The following fields are set only for a segment with payload read directly into place.
 	crc uint32                // CRC of the headers
 	hdr [ddp.UntaggedLen]byte // memory to which u is copied
 }
@@ -52,13 +52,13 @@ type segment struct {
 // payload returns the arrived part of the payload.
 func (s *segment) payload() []byte { return s.u[headerLen(s.op):] }
 
-// trailerLen returns the number of bytes of pad and CRC that follow the payload.
+// trailerLen returns the number of bytes of pad and CRC after the payload.
 func (s *segment) trailerLen() int {
 	n := headerLen(s.op) + s.size
 	return mpa.FPDULen(n) - mpa.LengthLen - n
 }
 
-// A refusal is a fault that DDP or RDMAP found in a segment. The zero value means no fault.
+// A refusal is a fault of DDP or RDMAP in a segment. The zero value means no fault.
 type refusal struct {
 	ddp   ddp.Fault
 	rdmap rdmap.Fault
@@ -67,7 +67,7 @@ type refusal struct {
 func (f refusal) ok() bool { return f == refusal{} }
 
 // parse reads into s the headers of a ULPDU of n bytes, whose arrived part is u. It checks the
-// version, the queue number, the RDMAP version and the opcode, in this order; the opcode's
+// version, the queue number, the RDMAP version and the opcode, in the given order; the opcode's
 // messageType checks the rest. [DDP-4.1-1] [DDP-4.1-2] [DDP-7.1-1] [RDMAP-7.2-1] [I-42] [I-47]
 // [I-48]
 func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
@@ -112,14 +112,14 @@ func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 	q.fault(t, cause)
 }
 
-// frames is the QueuePair as a [placer.Wire], which interprets received FPDUs.
+// frames is the QueuePair as a [placer.Wire], interpreting received FPDUs.
 type frames QueuePair
 
 var _ placer.Wire = (*frames)(nil)
 
-// Next implements [placer.Wire]. It verifies an FPDU before it uses any part of it. With CRCs off,
-// a long FPDU may be begun before all of it has arrived. Bytes after the end of the stream are
-// ignored. [DDP-7.1-16] [MPA-8-8]
+// Next implements [placer.Wire]. It verifies an FPDU before using any part. With CRCs off, a long
+// FPDU may be begun before complete arrival. Bytes after the end of the stream are ignored.
+// [DDP-7.1-16] [MPA-8-8]
 func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []byte, ok bool, err error) {
 	q := (*QueuePair)(w)
 	r := &q.rx
@@ -183,10 +183,9 @@ func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
 	return q.judge(s, f)
 }
 
-// judge begins to place a segment that has arrived completely. ok is false if the segment was
-// refused, or needed no step of the placer: it has no payload, or its memory is known. This
-// shortcut pays because most messages are short, and the steps of the placer cost each of them some
-// 20 ns.
+// judge begins to place a completely arrived segment. ok is false if the segment was refused, or
+// needed no step of the placer: there is no payload, or the memory is known. The shortcut pays
+// because most messages are short, and the steps of the placer cost some 20 ns for each message.
 func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool) {
 	t := &messageTypes[s.op]
 	if r := t.begin(q, s); r != (refusal{}) {
@@ -220,11 +219,11 @@ func (q *QueuePair) count(s *segment) {
 	}
 }
 
-// beginLong begins an FPDU of which at least least bytes of payload are missing; these will be read
-// directly into place. p is the arrived part. beginLong requires that CRCs are off, so that the
-// header can be used at once, or that memory was lent for the message. On any fault ok is false,
-// and the staged path finds and reports the fault. at is the memory into which the payload after p
-// was already read, or nil. ok is false too if that payload belongs elsewhere, because moving it
+// beginLong begins an FPDU with at least least missing bytes of payload; the missing bytes will be
+// read directly into place. p is the arrived part. beginLong requires CRCs off, so that the header
+// can be used at once, or memory lent for the message. On any fault ok is false, and the staged
+// path finds and reports the fault. at is the memory into which the payload after p was already
+// read, or nil. ok is false too if the payload in at belongs elsewhere, because moving the payload
 // could overwrite later payload. [I-22] [MPA-4.4-8]
 func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (payload []byte, ok bool) {
 	r := &q.rx
@@ -284,8 +283,8 @@ func (w *frames) Predicted(p, place []byte, come int, f *placer.Frame) (payload 
 	return payload, ok, nil
 }
 
-// Target implements [placer.Wire]. If the memory is not accessible any more, it ends the stream and
-// returns empty memory, so that the bytes are dropped.
+// Target implements [placer.Wire]. If the memory is not accessible any more, Target ends the stream
+// and returns empty memory, so that the bytes are dropped.
 func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
 	q := (*QueuePair)(w)
 	s := &q.rx.seg
@@ -325,7 +324,7 @@ func (w *frames) End(trailer []byte) error {
 	return nil
 }
 
-// verify checks the CRC of a segment that was read into place. Without CRCs it returns nil.
+// verify checks the CRC of a segment read into place. Without CRCs, verify returns nil.
 func (q *QueuePair) verify(s *segment, trailer []byte) error {
 	if !q.rx.dec.CRC {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// txState is the state of sending. It has no lock, because only the goroutine that holds the send
-// role of frameio uses it; others may only read mulpdu.
+// txState is the state of sending. There is no lock, because only the holder of frameio's send role
+// uses the state; others may only read mulpdu.
 type txState struct {
 	enc    mpa.Encoder
 	mulpdu atomic.Int32
@@ -36,8 +36,8 @@ type txState struct {
 	used  int    // bytes used of the arena
 }
 
-// peeked holds requests at the front of the send queue that have not begun. These requests stay in
-// the queue.
+// peeked holds requests not yet begun, at the front of the send queue. Peeked requests stay in the
+// queue.
 type peeked struct {
 	ahead    [lookAhead]*sendWQE
 	aheadAt  int // index in ahead of the request that begins next
@@ -45,21 +45,21 @@ type peeked struct {
 	aheadSeq uint64 // sequence number of ahead[0]
 }
 
-// batchWork lists the work that is complete once the current batch has been sent.
+// batchWork lists the work to complete once the current batch has been sent.
 type batchWork struct {
 	done     []run // requests of the send queue
 	answered int   // number of answered requests of the peer
 	over     bool  // the batch contains the Terminate, so nothing may follow
 }
 
-// lookAhead is the number of requests that are peeked at together.
+// lookAhead is the number of requests peeked at together.
 const lookAhead = 8
 
 // A run is the range first to end-1 of requests of the send queue.
 type run struct{ first, end uint64 }
 
-// A txMessage is the message that is being sent, segment by segment. One message of RDMAP is one
-// message of DDP. [RDMAP-3.1-3]
+// A txMessage is the message being sent, segment by segment. One message of RDMAP is one message of
+// DDP. [RDMAP-3.1-3]
 type txMessage struct {
 	active bool
 	op     rdmap.Opcode
@@ -69,11 +69,11 @@ type txMessage struct {
 	in     *inboundRead // the peer's request, if this is a Read Response, or nil
 	read   rdmap.ReadRequest
 	msn    ddp.MSN
-	// Payload of the last segment, if that was already copied from far memory; otherwise nil.
+	// Payload of the last segment, if already copied from far memory; otherwise nil.
 	rest []byte
 }
 
-// engine is the QueuePair as a [frameio.Protocol], which builds batches of FPDUs and handles
+// engine is the QueuePair as a [frameio.Protocol]: engine builds batches of FPDUs and handles
 // received bytes.
 type engine QueuePair
 
@@ -83,9 +83,9 @@ var (
 )
 
 // Fill implements [frameio.Protocol]. Fill adds FPDUs to the batch, in this order: a Terminate,
-// after which nothing follows; the ready message; the rest of the current message; then, by turns,
+// always as the last FPDU; the ready message; the rest of the current message; then, by turns,
 // answers to the peer's requests and requests of our queue. Only messages of RDMAP in segments of
-// DDP are sent; many may share one TCP segment.
+// DDP are sent; many may share a TCP segment.
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
 	t := &q.tx
@@ -127,10 +127,10 @@ func (e *engine) Fill(b *frameio.Batch) {
 
 // peerPredicts reports whether the peer can predict the memory for the next segment. The peer can
 // for a Read Response, because the peer has sent the Read Request. The peer can for any segment if
-// its consumer uses a [RecvSource], which is assumed if ours does.
+// the peer's consumer uses a [RecvSource], as is assumed if ours does.
 func (q *QueuePair) peerPredicts() bool { return q.supply != nil || q.tx.cur.in != nil }
 
-// Sent implements [frameio.Protocol]. TCP has all bytes of the batch: its Sends and Writes
+// Sent implements [frameio.Protocol]. TCP has all bytes of the batch: the batch's Sends and Writes
 // complete, and the slots of the answered requests are free.
 func (e *engine) Sent() {
 	q := (*QueuePair)(e)
@@ -194,8 +194,8 @@ func headerLen(op rdmap.Opcode) int {
 	return ddp.UntaggedLen
 }
 
-// peek returns the next request of the send queue, without starting it. ok is false if no request
-// is waiting to start.
+// peek returns the next request of the send queue, without starting the request. ok is false if no
+// request is waiting to start.
 func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
 	t := &q.tx
 	if t.aheadAt == t.aheadN {
@@ -207,9 +207,8 @@ func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
 	return t.ahead[t.aheadAt], t.aheadSeq + uint64(t.aheadAt), true
 }
 
-// started marks request seq, which peek returned, as started. No flush can have happened since
-// peek, because the queues are flushed only while no Fill runs, and no Fill begins a message
-// afterwards.
+// started marks request seq, returned by peek, as started. No flush can have happened since peek,
+// because the queues are flushed only while no Fill runs, and no Fill begins a message afterwards.
 func (q *QueuePair) started(seq uint64) {
 	q.sq.MarkStarted(seq)
 	q.tx.aheadAt++
@@ -289,7 +288,7 @@ func (q *QueuePair) nextMSN(qn int) ddp.MSN {
 }
 
 // short sends a message of a single short FPDU with at most one piece of payload. short returns
-// false for all other messages, which segment handles. Most messages are short, and short costs
+// false for all other messages, to be handled by segment. Most messages are short, and short costs
 // less than segment.
 func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Opcode, hl int) bool {
 	t := &q.tx
@@ -333,7 +332,7 @@ func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Op
 }
 
 // piece pins n bytes at offset off of an element of a request. If the batch has pinned the region
-// already, ref has no pin of its own. ok is false if the memory is not accessible.
+// already, ref has no separate pin. ok is false if the memory is not accessible.
 func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.Ref, ok bool) {
 	if s.Region != nil {
 		r := s.Region.r
@@ -374,7 +373,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 			out = regmem.NoRegion
 		}
 		if out != regmem.OK {
-			// off fits 32 bits, because it is within the bounds of the Read.
+			// off fits 32 bits, because off is within the bounds of the Read.
 			q.failAnswer(m.in, uint32(off), readFault(out))
 			return
 		}
@@ -386,7 +385,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 			return
 		}
 	}
-	// Payload that was copied from far memory does not change any more, and has no pin.
+	// Payload copied from far memory does not change any more, and has no pin.
 	moving := m.w != nil && changeable(m.w) || m.in != nil && n > 0 && refs[0].Pins()
 	q.frame(b, h, refs, n, t.enc.CRC && moving)
 	if last {
@@ -451,9 +450,9 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 	return nil
 }
 
-// fetches reports whether the payload in ref must be copied to the arena before its FPDU is made.
-// Far memory always must; guarded memory, such as a mapped file, must if the stream has CRCs,
-// because the memory may change between its CRC and the write to TCP.
+// fetches reports whether the payload in ref must be copied to the arena before building the FPDU.
+// Far memory always must; guarded memory, for example a mapped file, must if the stream has CRCs,
+// because the memory may change between the CRC and the write to TCP.
 func (t *txState) fetches(ref regmem.Ref) bool { return ref.Far() || t.enc.CRC && ref.Guarded() }
 
 // fetch copies the bytes of ref to the arena, and releases ref. It returns false if the bytes are
@@ -469,15 +468,15 @@ func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
 	return regmem.Of(p), true
 }
 
-// farTail is the largest payload of a last segment that is copied together with the segment before
-// it, because each access to far memory is a system call. For example, a message of 64 KiB does not
-// fit into one FPDU, so it ends in a short segment.
+// farTail is the largest payload of a last segment to copy together with the segment before it,
+// because each access to far memory is a system call. For example, a message of 64 KiB does not fit
+// into an FPDU, and ends in a short segment.
 const farTail = 8 << 10
 
-// fetchNext copies the payload of the current segment, which ref pins, from far memory. If the last
-// segment of the message follows and is short, fetchNext copies its payload too and keeps it for
-// the next call. longer pins n bytes from the start of the payload. The result is false if the
-// payload is not accessible any more.
+// fetchNext copies the payload of the current segment, pinned by ref, from far memory. If the last
+// segment of the message follows and is short, fetchNext copies the last payload too, and keeps the
+// copy for the next call. longer pins n bytes from the start of the payload. The result is false if
+// the payload is not accessible any more.
 func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, regmem.Outcome)) (regmem.Ref, bool) {
 	m := &t.cur
 	if rest := m.rest; rest != nil {
@@ -499,7 +498,7 @@ func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, r
 	return t.fetch(ref)
 }
 
-// touchable reports whether memory can be read now, which is in doubt only if it may fault.
+// touchable reports whether memory can be read now; only guarded memory may fault.
 func touchable(ref regmem.Ref) bool {
 	return !ref.Guarded() || ref.Probe() == nil
 }
@@ -515,8 +514,8 @@ func (q *QueuePair) failRequest(w *sendWQE) {
 }
 
 // frame adds one FPDU with the DDP header hdr and n bytes of payload. It releases the pins in refs.
-// moving means that the FPDU has a CRC and the payload may change before it is sent. frame then
-// copies the payload first, so that a change cannot make the CRC wrong.
+// moving means that the FPDU has a CRC and the payload may change before sending. frame then copies
+// the payload first, so that a change cannot make the CRC wrong.
 func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
 	t := &q.tx
 	q.stats.sentFPDUs.Add(1)
@@ -556,7 +555,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	t.enc.AppendTrailer(tr[:0], ulpdu, crc)
 }
 
-// smallFPDU is the length of the longest FPDU that is built in one piece, in a header of the batch.
+// smallFPDU is the length of the longest FPDU built in one piece, in a header of the batch.
 const smallFPDU = frameio.MaxHeader
 
 func (t *txState) crc(b []byte) uint32 {
@@ -566,8 +565,8 @@ func (t *txState) crc(b []byte) uint32 {
 	return 0
 }
 
-// take appends the bytes of refs to p and releases refs. Bytes that cannot be read, because a
-// mapping has gone, become zero.
+// take appends the bytes of refs to p and releases refs. Bytes of a mapping that has gone become
+// zero.
 func take(p []byte, refs []regmem.Ref) []byte {
 	for i := range refs {
 		n := len(p)
@@ -581,9 +580,9 @@ func take(p []byte, refs []regmem.Ref) []byte {
 	return p
 }
 
-// changeable reports whether the memory of w may change before it is sent: the consumer says so, or a
-// peer may write to it by the STag of its region. Windows are not considered: a consumer that sends
-// from memory under a writable window, or changes posted memory, must set Volatile or expect a CRC
+// changeable reports whether the memory of w may change before sending: the consumer says so, or a
+// peer may write to the region by STag. Windows are not considered: a consumer who sends from
+// memory under a writable window, or changes posted memory, must set Volatile or expect a CRC
 // error.
 func changeable(w *sendWQE) bool {
 	if w.volatile {
@@ -600,7 +599,7 @@ func changeable(w *sendWQE) bool {
 // arenaSize is the size of a few of the largest FPDUs, about a batch.
 const arenaSize = 384 << 10
 
-// An arena holds bytes to which a batch refers until it is sent.
+// An arena holds bytes referenced by a batch until the batch is sent.
 type arena [arenaSize]byte
 
 var arenas = sync.Pool{New: func() any { return new(arena) }}
@@ -628,22 +627,23 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 	b.Bytes(p)
 }
 
-// control adds a message of one segment with payload body, mostly an RDMAP header, or nil.
+// control adds a message of a single segment with payload body, mostly an RDMAP header, or nil.
 func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 	refs := [1]regmem.Ref{regmem.Of(body)}
 	q.frame(b, h.Append(q.tx.hdr[:0]), refs[:min(1, len(body))], len(body), false)
 	q.stats.sentMessages.Add(1)
 }
 
-// mssBytes and mssAge limit the use of a TCP segment size: after this number of bytes, or at this
-// age, the size is read again. [I-27]
+// mssBytes and mssAge limit the use of a TCP segment size: after mssBytes bytes, or at age mssAge,
+// the size is read again. [I-27]
 const (
 	mssBytes = 4 << 20
 	mssAge   = time.Second
 )
 
-// refreshMSS fits the MULPDU to the current size of TCP segments, unless Config.FPDUSize fixes it.
-// The current message keeps its segment size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
+// refreshMSS fits the MULPDU to the current size of TCP segments, unless fixed by Config.FPDUSize.
+// The current message keeps the old segment size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2]
+// [I-27]
 func (q *QueuePair) refreshMSS() {
 	t := &q.tx
 	if q.set.fixedSize {

@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// copiedPayload is the largest payload of an FPDU that is sent as a copy together with others.
-	// A short FPDU by reference costs three pieces of a gather write, and the kernel takes longer
-	// to follow these than this side takes to copy the bytes. FPDUs that fit the segments of an
-	// Ethernet are that short.
+	// copiedPayload is the largest payload of an FPDU sent as a copy together with others. A short
+	// FPDU by reference costs three pieces of a gather write, and following the three pieces costs
+	// the kernel more time than copying the bytes costs here. FPDUs that fit the segments of an
+	// Ethernet are short enough.
 	copiedPayload = 2048
 
-	// copiedBytes is the largest number of bytes copied before they are written. The copies should
-	// still be in the cache when the kernel copies them again. Half of this number would do as
-	// well.
+	// copiedBytes is the largest number of bytes copied before a write. The copies should still be
+	// in the cache when the kernel copies again. Half of copiedBytes would do as well.
 	copiedBytes = 128 << 10
 )
 
-// copied adds the next segments of the current message with copied payload, as one contiguous piece
+// copied adds the next segments of the current message with copied payload, as a contiguous piece
 // of memory: all segments of the message, or as many as there is room for. It checks and copies the
-// memory of all these segments at once. It returns false and adds nothing if the message is not
-// suitable, or if a part of its memory is not accessible; segment then sends up to that part.
+// memory of all segments at once. It returns false and adds nothing if the message is not suitable,
+// or if a part of the memory is not accessible; segment then sends the bytes before the
+// inaccessible part.
 func (q *QueuePair) copied(b *frameio.Batch) bool {
 	t := &q.tx
 	m := &t.cur
@@ -66,7 +66,7 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 }
 
 // source pins n bytes at offset off of the payload of message m. ok is false if the bytes are not
-// accessible, or if they cannot be copied directly because they are far or may fault.
+// accessible, or cannot be copied directly because the memory is far or may fault.
 func (q *QueuePair) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
 	var out regmem.Outcome
 	if r := &m.read; m.in != nil {

@@ -8,16 +8,17 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A directSend is a request that bypasses the send queue: a Send or Write of one short FPDU, posted
-// while the queue is empty and all completions of the queue are published. The queue would be most
-// of the cost of such a request. A stream has at most one pending directSend. It is complete when
-// TCP has all of its bytes, or the peer has them through shared memory.
+// A directSend is a request bypassing the send queue: a Send or Write of a short FPDU, posted while
+// the queue is empty and all completions of the queue are published. The queue would be most of the
+// cost of a short request. A stream has at most one pending directSend. A directSend is complete
+// when TCP has all bytes, or the peer has all bytes through shared memory.
 type directSend struct {
-	// state is the number of the request, shifted left by directBits, plus its kind. The send role
-	// begins a request. The goroutine that changes a pending kind to another one completes it.
+	// state is the number of the request, shifted left by directBits, plus the kind. The send role
+	// begins a request. The goroutine that changes a pending kind to another kind completes the
+	// request.
 	state atomic.Uint64
 
-	// The holder of the send role writes these fields before it changes state.
+	// The holder of the send role writes the following fields before changing state.
 	id uint64
 	op Op
 }
@@ -31,14 +32,14 @@ const (
 	directBits = 2 // number of bits for the kind
 )
 
-// pending reports whether there is a request that is neither sent nor flushed.
+// pending reports whether there is a request neither sent nor flushed.
 func (d *directSend) pending() bool {
 	k := d.state.Load() & (1<<directBits - 1)
 	return k == directUnsignaled || k == directSignaled
 }
 
-// take changes the kind of the pending request to end, and returns its kind so far. ok is false if
-// no request is pending.
+// take changes the kind of the pending request to end, and returns the previous kind. ok is false
+// if no request is pending.
 func (d *directSend) take(end uint64) (kind uint64, ok bool) {
 	s := d.state.Load()
 	kind = s & (1<<directBits - 1)
@@ -51,16 +52,16 @@ func (d *directSend) take(end uint64) (kind uint64, ok bool) {
 	return d.take(end) // a completion was requested just now
 }
 
-// signal requests a completion for request n, which began without one. It returns false if n is
+// signal requests a completion for request n, begun without a completion. It returns false if n is
 // sent already, and true if n was flushed, because a flushed request has a completion.
 func (d *directSend) signal(n uint64) bool {
 	n <<= directBits
 	return d.state.CompareAndSwap(n+directUnsignaled, n+directSignaled) || d.state.Load() == n+directFlushed
 }
 
-// sendDirect sends wr at once if it can bypass the send queue, and returns the number of the
-// request. If it returns false, it has done nothing; wr then goes through the queue, which also
-// finds its errors.
+// sendDirect sends wr at once if wr can bypass the send queue, and returns the number of the
+// request. If ok is false, sendDirect has done nothing; wr then goes through the queue, also to
+// find errors of wr.
 func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	if !q.ready.Load() || !q.sq.Empty() || wr.Op > OpWrite {
 		return 0, false
@@ -83,7 +84,7 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 }
 
 // beginDirect builds the FPDU of a request of size bytes and returns the number of the request, or
-// 0 if the request must go through the queue. Only the send role calls it.
+// 0 if the request must go through the queue. Only the send role calls beginDirect.
 func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) {
 	t := &q.tx
 	if !q.life.Load().posts() { // nothing is flushed until this call has returned
@@ -143,8 +144,8 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 	return n
 }
 
-// finishDirect completes the direct request, if the sent batch had one: TCP now has all of its
-// bytes. Only the send role calls it.
+// finishDirect completes the direct request of the sent batch, if any: TCP now has all bytes. Only
+// the send role calls finishDirect.
 func (q *QueuePair) finishDirect() {
 	d := &q.direct
 	switch kind, ok := d.take(directSent); {
@@ -156,7 +157,7 @@ func (q *QueuePair) finishDirect() {
 	}
 }
 
-// flushDirect completes the pending direct request as flushed, if there is one.
+// flushDirect completes the pending direct request, if any, as flushed.
 func (q *QueuePair) flushDirect() {
 	d := &q.direct
 	if _, ok := d.take(directFlushed); ok {

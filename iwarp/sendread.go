@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// sendRTR sends the ready message that start-up agreed on: a zero-length message of the agreed
-// kind, which is the first FPDU. [MPA2-9.2-10] [MPA2-5-2] [I-08]
+// sendRTR sends the ready message agreed at start-up: a zero-length message of the agreed kind, as
+// the first FPDU. [MPA2-9.2-10] [MPA2-5-2] [I-08]
 func (q *QueuePair) sendRTR(b *frameio.Batch) {
 	t := &q.tx
 	kind := t.rtr
@@ -31,8 +31,8 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 }
 
 // sendRead sends a Read Request. If the request has a single registered piece, the region's STag
-// names the sink. Otherwise the sink STag is a number made for this request, which only its answer
-// may use. [RDMAP-5.2-1] [I-58]
+// names the sink. Otherwise the sink STag is a number made for this request; only the answer may
+// use the number. [RDMAP-5.2-1] [I-58]
 func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)} // [DDP-4.3-6]
 	if w.nsg == 1 && w.sg[0].Region != nil {
@@ -45,7 +45,7 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 		SourceTO: w.remote.TO}
 	// From here on p belongs to the receive role.
 	q.reads.Push(p)
-	// A Read does not use w.inline, so it has room for the header.
+	// A Read does not use w.inline, so there is room for the header.
 	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
 
@@ -65,8 +65,8 @@ func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 }
 
 // answer begins the answer to request in of the peer. Requests are processed in the order of their
-// delivery, and an Atomic only after all earlier requests were answered. Messages that arrived
-// after a request may be placed and delivered before it is answered. [RDMAP-5.2.2-6] [RDMAP-5.5-17]
+// delivery, and an Atomic only after all earlier requests were answered. Messages arriving after a
+// request may be placed and delivered before the answer. [RDMAP-5.2.2-6] [RDMAP-5.5-17]
 // [RDMAP-5.5-8] [RDMAPX-5.2.2-7] [RDMAPX-5.2.1-13] [RDMAPX-5.2.1-14] [RDMAPX-5.4-4] [RDMAPX-5.4-6]
 // [RDMAPX-5.4-8] [RDMAPX-7-3] [RDMAPX-7-4]
 func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
@@ -104,8 +104,8 @@ func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	q.fault(rdmap.TerminateRDMAP(f, u), nil) // no segment is sent after the Terminate
 }
 
-// atomicTarget checks the word of an Atomic Operation and pins it. The region must allow reading
-// and writing, or Atomic Operations, and the real address must be aligned. [RDMAPX-8.2-2]
+// atomicTarget checks and pins the word of an Atomic Operation. The region must allow reading and
+// writing, or Atomic Operations, and the real address must be aligned. [RDMAPX-8.2-2]
 // [RDMAPX-8.2-3] [RDMAPX-5.1.1-3] [RDMAPX-5.1.2-5] [I-67]
 func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Fault) {
 	const word = 8
@@ -129,7 +129,7 @@ func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Faul
 
 // atomic performs an Atomic Operation in the byte order of this machine, with the processor's
 // atomic instructions. The operation is therefore atomic with respect to the Atomics of all streams
-// and to uses of sync/atomic. It returns the original value. [RDMAPX-5-1] [RDMAPX-5.3-1]
+// and to uses of sync/atomic. The result is the original value. [RDMAPX-5-1] [RDMAPX-5.3-1]
 // [RDMAPX-5.4-2] [RDMAPX-5.1.1-7] [RDMAPX-5-2] [I-65]
 func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	ref, f := q.atomicTarget(r)
@@ -144,7 +144,7 @@ func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	return guarded(p, r)
 }
 
-// apply performs the operation on a word and returns its original value.
+// apply performs the operation on a word and returns the original value.
 func apply(p *uint64, r *rdmap.AtomicRequest) uint64 {
 	for {
 		old := atomic.LoadUint64(p)
@@ -155,7 +155,8 @@ func apply(p *uint64, r *rdmap.AtomicRequest) uint64 {
 	}
 }
 
-// guarded performs the operation on a word that may fault. The fault InvalidSTag means that it did.
+// guarded performs the operation on a word in guarded memory. The fault InvalidSTag means an access
+// fault.
 func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	if regmem.Guard(func() { old = apply(p, r) }) != nil {
 		return 0, rdmap.InvalidSTag
@@ -163,9 +164,9 @@ func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	return old, rdmap.OK
 }
 
-// localInvalidate closes a window for a request of the send queue. It starts a goroutine for that,
-// because closing waits for the window's users, and the send role must not wait. If stag names no
-// open window, the request succeeds at once.
+// localInvalidate closes a window for a request of the send queue. It starts a goroutine, because
+// closing waits for the window's users, and the send role must not wait. If stag names no open
+// window, the request succeeds at once.
 func (q *QueuePair) localInvalidate(stag uint32, seq uint64) {
 	w, _ := q.findWindow(stag)
 	if w == nil {

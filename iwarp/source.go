@@ -8,45 +8,44 @@ import (
 )
 
 // A RecvSource chooses the memory of each message when the message begins to arrive, so that no
-// receives are posted in advance. Memory is bound only while it is in use, the last used memory is
-// reused first, and a waiting consumer can receive bytes directly into its buffer. Messages are
-// reported as usual, by completions with the given ID.
+// receives are posted in advance. Memory is bound only while in use, the last used memory is reused
+// first, and a waiting consumer can receive bytes directly into a buffer. Messages are reported as
+// usual, by completions with the given ID.
 //
 // All methods except Keep are called in the receive role of the stream: one at a time, by the
-// goroutine that has the role. These methods must neither block nor call methods of the stream.
+// goroutine with the role. The methods must neither block nor call methods of the stream.
 //
-// A consumer may lend memory for a time, for example the buffer of a waiting read, and take it back
-// by [QueuePair.Reclaim].
+// A consumer may lend memory for a time, for example the buffer of a waiting read, and take the
+// memory back by [QueuePair.Reclaim].
 type RecvSource interface {
-	// NextRecv returns the memory of the next message. head is the part of the message that has
-	// arrived, and may be empty. size is the length in bytes of its first segment, and last is true
-	// if the message has no other segment. If ok is false, the stream ends, as it does if no
-	// receive is posted.
+	// NextRecv returns the memory of the next message. head is the arrived part of the message, and
+	// may be empty. size is the length in bytes of the first segment, and last is true if the
+	// message has no other segment. If ok is false, the stream ends, as without a posted receive.
 	NextRecv(head []byte, size int, last bool) (wr RecvWR, ok bool)
 
 	// Reclaim is called by [QueuePair.Reclaim] with the ID of the current message. It returns other
-	// memory for the message, with the same layout, to which the arrived bytes are moved. It
-	// returns nil to leave the message where it is.
+	// memory for the message, with the same layout, for moving the arrived bytes. It returns nil to
+	// leave the message in place.
 	Reclaim(id uint64) []SGE
 
 	// Full reports whether the stream should not receive the next message before the consumer has
-	// handled earlier ones. It is called before each message. stream reports how much of the next
-	// messages has arrived, which may take a system call.
+	// handled earlier ones. Full is called before each message. stream reports how much of the next
+	// messages has arrived; the report may take a system call.
 	Full(stream Pending) bool
 
-	// Keep reports whether messages that Full refused stay unread for a consumer that is about to
-	// poll, for at most a millisecond. It is called without a role, after the handler of the
-	// completion queue.
+	// Keep reports whether messages refused by Full stay unread for a consumer about to poll, for
+	// at most a millisecond. It is called without a role, after the handler of the completion
+	// queue.
 	Keep() bool
 
-	// Guess predicts the next messages, assuming that they are like the last one. It returns the
-	// zero value if it cannot. Any arriving bytes may be written to the memory that the guess
-	// names.
+	// Guess predicts the next messages, assuming that the next messages are like the last message.
+	// It returns the zero value if no prediction is possible. Any arriving bytes may be written to
+	// the memory named by the guess.
 	Guess() RecvGuess
 }
 
 // A RecvGuess is the prediction of a RecvSource. Until the next call of Guess, NextRecv must give
-// messages memory that is either the next part of Payload or no part of it.
+// messages either the next part of Payload, or memory outside of Payload.
 type RecvGuess struct {
 	Open    int    // length of the current message in bytes; 0 if unknown
 	Header  int    // length of the header of each following message, at most 32
@@ -56,7 +55,7 @@ type RecvGuess struct {
 }
 
 // A Pending reports on the unread bytes of a stream. A Pending is valid only during the call of
-// Full to which it was passed.
+// Full.
 type Pending interface {
 	// Has reports whether at least n bytes have arrived, including the headers of all layers.
 	Has(n int) bool
@@ -66,10 +65,10 @@ type Pending interface {
 	IsSend() bool
 }
 
-// Reclaim makes the stream stop using the memory that its RecvSource has lent; the RecvSource must
-// not return that memory any more. If the current message is in it, the message is moved to other
-// memory. After Reclaim has returned, nothing reads into the lent memory. Reclaim waits for a
-// goroutine that is receiving, but never for the peer.
+// Reclaim makes the stream stop using the memory lent by the RecvSource; the RecvSource must not
+// return the lent memory any more. A current message in the lent memory is moved to other memory.
+// After Reclaim has returned, nothing reads into the lent memory. Reclaim waits for a goroutine
+// that is receiving, but never for the peer.
 func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
@@ -112,8 +111,8 @@ func (q *QueuePair) move(to, from []SGE, n uint64) {
 	}
 }
 
-// full reports whether Receive should leave the next bytes unread. next holds these bytes, of which
-// staged have arrived. full is false inside a message, and if no source is set.
+// full reports whether Receive should leave the next bytes unread. next holds the unread bytes;
+// staged is the number of arrived bytes. full is false inside a message, and if no source is set.
 func (q *QueuePair) full(next []byte, staged int) bool {
 	r := &q.rx
 	if q.supply == nil || r.recv != nil || !q.fc.Leaves() {
@@ -173,8 +172,8 @@ func (q *QueuePair) callHandlers() {
 	}
 }
 
-// flushSource reports, once, that no more messages will come, by a completion like the one of a
-// flushed receive. Without a source it does nothing.
+// flushSource reports, once, that no more messages will come, by a completion like for a flushed
+// receive. Without a source, flushSource does nothing.
 func (q *QueuePair) flushSource() {
 	if q.supply != nil && !q.flushed.Swap(true) {
 		q.rq.used.Add(1)

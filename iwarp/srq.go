@@ -8,7 +8,7 @@ import (
 )
 
 // A recvQueue holds receive buffers. TCP delivers in order, so a buffer is taken at the first
-// segment of a message, and completes before the next one is taken.
+// segment of a message, and completes before the next buffer is taken.
 type recvQueue struct {
 	wait  queue.FIFO[*recvWQE] // posted and not yet taken
 	depth int
@@ -26,10 +26,9 @@ func (r *recvQueue) post(w *recvWQE) error {
 
 func (r *recvQueue) take() (*recvWQE, bool) { return r.wait.Pop() }
 
-// A SharedReceiveQueue is a receive queue from which several streams take buffers. Three means
-// bound a peer that takes more than its share: the statistics of each stream count taken and held
-// buffers, Config.SRQShare limits the held buffers, and Low signals when buffers run low. Safe for
-// concurrent use.
+// A SharedReceiveQueue is a receive queue for several streams. Three means bound a greedy peer: the
+// statistics of each stream count taken and held buffers, Config.SRQShare limits the held buffers,
+// and Low signals when buffers run low. Safe for concurrent use.
 type SharedReceiveQueue struct { // [SEC-6.4.3.1-1] [DDP-8.3.2-5] [RDMAP-8.1.2-7]
 	pd  *ProtectionDomain
 	q   recvQueue

@@ -19,14 +19,14 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// Client starts a stream as Initiator on the connection nc, from the byte that the caller has
-// reached in both directions. The Reply follows the Request Client sends, so the caller cannot have
-// read a part of the Reply. Either end of the TCP connection may be the Initiator. cfg may be nil.
-// The stream owns nc from the call on, and closes it after an error.
+// Client starts a stream as Initiator on the connection nc, from the caller's position in both
+// directions. The Reply follows the Request Client sends, so the caller cannot have read a part of
+// the Reply. Either end of the TCP connection may be the Initiator. cfg may be nil. The stream owns
+// nc from the call on, and closes nc after an error.
 //
-// Errors: *RejectedError; one that wraps ErrNotMPA if the peer does not speak the protocol; one
-// that wraps ErrTimeout; one that wraps ErrTooLong if Config.Private is too long; *TerminateError
-// if start-up ended with a Terminate; the error of the context; the error of Config.Prepare.
+// Errors: *RejectedError; an error wrapping ErrNotMPA if the peer does not speak the protocol,
+// ErrTimeout, or ErrTooLong if Config.Private is too long; *TerminateError if start-up ended with a
+// Terminate; the error of the context; the error of Config.Prepare.
 func Client(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) { // [MPA-7.1-1] [MPA-7.1-3] [MPA-7.1-4] [MPA-7.1-7] [I-74]
 	c := cfg.clone()
 	q, _, err := client(ctx, nc, c)
@@ -125,13 +125,13 @@ func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Du
 	}
 }
 
-// A startupBuffer holds the longest frame and some bytes that may follow it.
+// A startupBuffer holds the longest frame and some bytes after the frame.
 type startupBuffer [mpa.FrameLen + mpa.MaxPrivate + 108]byte
 
 var startupBuffers = sync.Pool{New: func() any { return new(startupBuffer) }}
 
-// startupError returns the error of the context if the context has ended. Otherwise it returns err,
-// wrapped so that it matches the exported error.
+// startupError returns the error of the context if the context has ended. Otherwise startupError
+// returns err, wrapped to match the exported error.
 func startupError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -186,8 +186,8 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 // wrap sets the socket options, and puts Config.WrapConn and Config.TLS between the stream and TCP.
 // It closes nc after an error.
 func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
-	// Nagle's algorithm is off, so that FPDUs begin segments when they can. The system chooses the
-	// buffer sizes, because it fits them to the path. [MPA-5.1-3] [DDP-A-1]
+	// Nagle's algorithm is off, so that FPDUs begin segments when possible. The system chooses the
+	// buffer sizes, because the system fits the sizes to the path. [MPA-5.1-3] [DDP-A-1]
 	if err := sock.Tune(nc, c.tuning()); err != nil {
 		nc.Close()
 		return nil, err
@@ -285,7 +285,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	return nil
 }
 
-// begin opens the stream. rest holds bytes that arrived after the start-up frame. run is false if
+// begin opens the stream. rest holds the bytes received after the start-up frame. run is false if
 // the stream only sends a Terminate.
 func (q *QueuePair) begin(run bool, rest []byte) {
 	cfg := q.cfg

@@ -10,8 +10,8 @@ import (
 )
 
 // A TerminateError reports that a stream ended with an error of RDMAP, DDP or MPA. Either the peer
-// found the error and sent a Terminate message, or this side found the error, and reported it if
-// possible.
+// found the error and sent a Terminate message, or this side found and, if possible, reported the
+// error.
 type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
 	Remote bool  // whether the peer reported the error; otherwise this end found it
 	Layer  Layer // layer that found the error
@@ -47,16 +47,16 @@ func (e *TerminateError) Error() string {
 // Unwrap returns the cause, or nil if there is none.
 func (e *TerminateError) Unwrap() error { return e.Cause }
 
-// Is reports whether target is a *TerminateError with the same layer, type, code and origin that
-// has neither Cause nor Raw.
+// Is reports whether target is a *TerminateError with the same layer, type, code and origin, but
+// neither Cause nor Raw.
 func (e *TerminateError) Is(target error) bool {
 	t, ok := target.(*TerminateError)
 	return ok && t.Remote == e.Remote && t.Layer == e.Layer && t.Type == e.Type && t.Code == e.Code &&
 		t.Cause == nil && t.Raw == nil
 }
 
-// terminateError returns the error for a Terminate that is sent, or, if remote is true, was
-// received. raw is the message without its DDP header.
+// terminateError returns the error for a sent Terminate, or, if remote is true, a received
+// Terminate. raw is the message without the DDP header.
 func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *TerminateError {
 	e := &TerminateError{Remote: remote, Layer: Layer(t.Layer), Type: t.Type, Code: t.Code, SegLen: -1, Cause: cause}
 	if t.Length {
@@ -69,8 +69,8 @@ func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *Te
 	return e
 }
 
-// hint returns another meaning of a code that known peers use in their own way, or "". It is only
-// for people. [I-40] [I-75]
+// hint returns another meaning of a code, used by known peers, or "". The hint is only for people.
+// [I-40] [I-75]
 func hint(t rdmap.Terminate) string {
 	if s, ok := t.Swapped(); ok {
 		return fmt.Sprintf("fields swapped, probably Linux siw: %v error %d/%d/%02x, %s", s.Layer,
@@ -85,13 +85,13 @@ func hint(t rdmap.Terminate) string {
 	return ""
 }
 
-// lostError returns the error of a connection that was lost because of cause.
+// lostError returns the error of a connection lost because of cause.
 func lostError(cause error) *TerminateError {
 	t := rdmap.TerminateMPA(uint8(mpa.CodeClosed))
 	return terminateError(t, false, nil, cause)
 }
 
-// Errors of a stream. Test for them with errors.Is.
+// Errors of a stream. Test with errors.Is.
 var (
 	// ErrClosed matches net.ErrClosed.
 	ErrClosed     error = closedError{}

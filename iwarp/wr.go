@@ -23,7 +23,7 @@ const MaxInline = 256
 const MaxMessage = 1<<32 - 1
 
 // An SGE names a piece of local memory: Len bytes at offset Off of Region, or the slice Buf if
-// Region is nil. Memory need not be registered unless a peer accesses it by an STag.
+// Region is nil. Memory need not be registered unless a peer accesses the memory by an STag.
 type SGE struct {
 	Region *MemoryRegion
 	Off    uint64 // offset in Region, in bytes
@@ -31,7 +31,7 @@ type SGE struct {
 	Buf    []byte // the memory is lent, like Region's, until the completion was polled
 }
 
-// Buf returns an SGE for memory that is not registered.
+// Buf returns an SGE for unregistered memory.
 func Buf(b []byte) SGE { return SGE{Buf: b} }
 
 func (s *SGE) length() uint64 {
@@ -60,7 +60,7 @@ func (s *SGE) check(q *QueuePair) error {
 }
 
 // pin pins n bytes at offset off of the element for the rights in need. The range must be within
-// the element, which check ensures. Memory that is not registered needs no pin.
+// the element, as ensured by check. Unregistered memory needs no pin.
 func (s *SGE) pin(q *QueuePair, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
 	if s.Region == nil {
 		return regmem.Of(s.Buf[off : off+n : off+n]), regmem.OK
@@ -108,7 +108,7 @@ var ops = [numOps]struct {
 	OpRecv:             {"receive", 0},
 }
 
-// String returns the name of the operation, or its number if it is unknown.
+// String returns the name of the operation, or the number of an unknown operation.
 func (o Op) String() string {
 	if o < numOps {
 		return ops[o].name
@@ -116,13 +116,13 @@ func (o Op) String() string {
 	return fmt.Sprintf("op 0x%02x", uint8(o))
 }
 
-// reads reports whether the operation is complete only when the peer has answered it.
+// reads reports whether the operation is complete only after the peer's answer.
 func (o Op) reads() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSwap }
 
 // Atomic holds the operands of an Atomic Operation. For OpFetchAdd, Data is added, and Mask marks
 // the top bits of fields (0: one field of 64 bits). The zero value with OpFetchAdd changes nothing,
 // and shows whether the peer supports Atomic Operations. For OpCmpSwap, if the word equals Compare
-// in the bits of CompareMask, its bits of Mask are replaced by the bits of Data.
+// in the bits of CompareMask, the bits of Mask are replaced by the bits of Data.
 type Atomic struct { // [RDMAPX-1.1-4]
 	Data        uint64
 	Mask        uint64
@@ -147,22 +147,22 @@ type SendWR struct { // [RDMAP-5.3-10] [RDMAP-5.2.1-12] [RDMAP-3.2-1]
 	Immediate  [8]byte // for OpImmediate and OpImmediateSE
 	Atomic     Atomic  // for OpFetchAdd and OpCmpSwap
 
-	// Fence delays this request and all later ones until every Read and Atomic posted earlier is
-	// complete.
+	// Fence delays this request and all later requests until every Read and Atomic posted earlier
+	// is complete.
 	Fence bool
-	// Unsignaled means that the request has no completion unless it fails. When a later request
-	// completes, this one is complete too.
+	// Unsignaled means no completion unless the request fails. When a later request completes, the
+	// unsignaled request is complete too.
 	Unsignaled bool
-	// Inline copies the payload, at most MaxInline bytes, when the request is posted, so its memory
+	// Inline copies the payload, at most MaxInline bytes, when the request is posted, so the memory
 	// may be reused at once.
 	Inline bool
-	// Volatile means that the memory of a Send or Write may change before it is sent, for example
-	// because another peer writes to it. An FPDU with a CRC is then made from a copy, so the CRC is
-	// that of the bytes that are sent. Memory of a Guarded region needs no Volatile.
+	// Volatile means that the memory of a Send or Write may change before sending, for example
+	// because another peer writes to the memory. An FPDU with a CRC is then made from a copy, so
+	// the CRC is right for the sent bytes. Memory of a Guarded region needs no Volatile.
 	Volatile bool
-	// More means that another request follows soon, for example the Send after a Write that
-	// announces the written data. The request is not sent until a request without More is posted,
-	// [QueuePair.Flush] is called, or a completion queue of the stream is polled.
+	// More means that another request follows soon, for example the Send announcing the data of a
+	// Write. The request is not sent until a request without More is posted, [QueuePair.Flush] is
+	// called, or a completion queue of the stream is polled.
 	More bool
 
 	// Requirements: Remote [DDP-5.2-6] [RDMAP-5.1-7] [RDMAP-5.2.1-9], Fence [RDMAP-5.5-9].
@@ -207,8 +207,8 @@ type spareWQEs struct {
 	list []*sendWQE // guarded by mu
 }
 
-// maxSpare is the largest number of entries that are kept, as many as complete together in a large
-// batch of short messages. Other entries go to a pool for all streams.
+// maxSpare is the largest number of kept entries, as many as complete together in a large batch of
+// short messages. Other entries go to a pool for all streams.
 const maxSpare = 64
 
 var sendWQEs = sync.Pool{New: func() any { return new(sendWQE) }}
@@ -226,7 +226,7 @@ func (s *spareWQEs) get(ws []*sendWQE) {
 	}
 }
 
-// put takes back entries that are not in use any more, and resets them.
+// put takes back and resets entries no longer in use.
 func (s *spareWQEs) put(ws []*sendWQE) {
 	for _, w := range ws {
 		w.reset()
