@@ -70,10 +70,10 @@ type sample struct {
 	path      samehost.Path // path of the last connection
 }
 
-// measureTime bounds how long a measurement may take in addition to its planned time.
+// measureTime bounds how long a measurement may take in addition to the planned time.
 const measureTime = 60 * time.Second
 
-// measure runs one spec for about d. count, which may be nil, counts its operations.
+// measure runs one spec for about d. count, which may be nil, counts the operations.
 func (c *Client) measure(ctx context.Context, s spec, d time.Duration, count *meter) (m sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d+measureTime)
 	defer cancel()
@@ -132,7 +132,7 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration, count *me
 		if err != nil {
 			return m, err
 		}
-		// The result is the memory per end: that of both processes, divided by all ends.
+		// The result is the memory per end: the memory of both processes, divided by all ends.
 		m.value = float64(memory()-before+b.Memory-serverBefore) / float64(2*s.Conns)
 		return m, nil
 	}
@@ -158,12 +158,13 @@ func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
 	return l, nil
 }
 
-// maxSetups bounds the connections of one measurement. TCP keeps the port of each in TIME_WAIT for
-// a minute. To find a free port among many of these would take longer than the set-up itself.
+// maxSetups bounds the connections of one measurement. TCP keeps the port of each connection in
+// TIME_WAIT for a minute. To find a free port among many ports in TIME_WAIT would take longer than
+// the set-up itself.
 const maxSetups = 8000
 
 // setup makes and ends connections, one after the other. For OpSetup, only the set-up counts: from
-// the dial until the arrival of a message that the other side sent after it accepted. Both ends can
+// the dial until the arrival of a message sent by the other side after accepting. Both ends can
 // send then. Before the next set-up, both sides have closed the connection.
 func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration, count *meter) (m sample, err error) {
 	if _, err := c.ask(request{Cmd: "churn"}); err != nil {
@@ -253,8 +254,8 @@ func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Durat
 	return nil
 }
 
-// push keeps the window full until the time is over, and posts at least once. It returns the number
-// of operations, which the other side has confirmed.
+// push keeps the window full until the time is over, and posts at least once. push returns the
+// number of posted operations. After a nil error, the other side has received every operation.
 func push(ctx context.Context, s spec, l lane, end time.Time, count *meter) (n int, err error) {
 	w, batch, out := s.window(), max(1, s.Doorbell), 0
 	for i := 0; ; i++ {
@@ -302,8 +303,8 @@ func finish(ctx context.Context, l lane) error {
 	}
 }
 
-// pingPong measures round trips until the time is over. It measures at least one, because on a busy
-// machine the time may be over before the first.
+// pingPong measures round trips until the time is over. pingPong measures at least one round trip,
+// because on a busy machine the time may be over before the first.
 func pingPong(ctx context.Context, s spec, l lane, end time.Time, count *meter) (trips []time.Duration, err error) {
 	poll := s.Op == OpPoll
 	for was := time.Now(); len(trips) == 0 || was.Before(end); {

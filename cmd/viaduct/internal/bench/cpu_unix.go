@@ -4,7 +4,7 @@ package bench
 
 import "golang.org/x/sys/unix"
 
-// cpuSeconds returns the processor time this process has used.
+// cpuSeconds returns the processor time used by the process.
 func cpuSeconds() float64 {
 	var r unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {

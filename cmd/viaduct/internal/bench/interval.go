@@ -61,8 +61,8 @@ func (m *meter) trip(d time.Duration) {
 	m.mu.Unlock()
 }
 
-// watch reports intervals until end is called. end reports the last, shorter one, and may be called
-// again.
+// watch reports intervals until end is called. end reports the last, shorter interval, and may be
+// called again.
 func (m *meter) watch() (end func()) {
 	if m == nil {
 		return func() {}

@@ -77,8 +77,8 @@ func (s spec) window() int {
 	return max(4, min(128, footprint/max(1, s.Size)))
 }
 
-// bare reports whether the connections themselves are measured, so that they have hardly any
-// memory.
+// bare reports whether the connections themselves are measured, so that the connections have hardly
+// any memory.
 func (s spec) bare() bool { return s.Op == OpIdle || s.Op == OpSetup || s.Op == OpChurn }
 
 // footprint is the size of the memory each side of a connection uses.
@@ -95,18 +95,19 @@ type target struct {
 }
 
 // A lane is one connection of a measurement, with as little code as possible between the
-// measurement and the transport. It is for one goroutine. poll means that the call polls instead of
-// sleeping.
+// measurement and the transport. Only one goroutine may use a lane. If poll is set, the call polls
+// instead of sleeping.
 type lane interface {
 	// post posts n operations of the spec with one doorbell.
 	post(n int) error
-	// reap waits for at least one completion, and returns the number of completions.
+	// reap waits for a completion or more, and returns the number of completions.
 	reap(ctx context.Context, poll bool) (int, error)
-	// send sends one message of n bytes and waits until it is complete.
+	// send sends a message of n bytes and waits for the completion.
 	send(ctx context.Context, n int, poll bool) error
-	// recv receives one message and returns its length.
+	// recv receives a message and returns the length.
 	recv(ctx context.Context, poll bool) (int, error)
-	// close ends the connection. With OpSetup it first waits until the other side has ended it.
+	// close ends the connection. With OpSetup, close first waits until the other side has ended the
+	// connection.
 	close()
 }
 
@@ -150,7 +151,7 @@ func newDialer(s spec, at string) (dialer, error) {
 	return newStreamDialer(s, u)
 }
 
-// A dialed lane can be given the memory it may use.
+// A dialed lane can be given memory for use by the client.
 type dialed interface {
 	lane
 	use(t target)

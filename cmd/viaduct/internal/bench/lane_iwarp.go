@@ -10,8 +10,8 @@ import (
 	"viaduct/samehost"
 )
 
-// iWARP has no flow control for Sends. Each time that a receiver has used half of its receives, it
-// therefore sends a credit: a message of creditSize bytes.
+// iWARP has no flow control for Sends. Therefore a receiver sends a credit each time half of its
+// receives are used: a message of creditSize bytes.
 const creditSize = 2
 
 // An iwarpLane is a queue pair with requests made in advance.

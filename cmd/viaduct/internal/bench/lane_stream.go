@@ -61,7 +61,7 @@ func (l *streamLane) reap(context.Context, bool) (int, error) {
 	return n, nil
 }
 
-// send ends the sending direction if n is the length of the end message. Otherwise it writes one
+// send ends the sending direction if n is the length of the end message. Otherwise send writes a
 // message, like post.
 func (l *streamLane) send(_ context.Context, n int, _ bool) error {
 	if n == endSize && l.s.Size != endSize {
@@ -74,8 +74,8 @@ func (l *streamLane) send(_ context.Context, n int, _ bool) error {
 	return err
 }
 
-// recv reads one message. For a bandwidth measurement it reads to the end of the stream, because a
-// single read could return one byte, which would look like an end message.
+// recv reads one message. For a bandwidth measurement, recv reads to the end of the stream, because
+// a read of a single byte would look like an end message.
 func (l *streamLane) recv(ctx context.Context, poll bool) (int, error) {
 	var n int
 	var err error
@@ -170,7 +170,7 @@ func (d *streamDialer) dial(ctx context.Context) (dialed, error) {
 
 func (d *streamDialer) close() {}
 
-// A rawReader reads a connection by polling it.
+// A rawReader reads a connection by polling.
 type rawReader interface {
 	readFull(ctx context.Context, b []byte) (int, error)
 }

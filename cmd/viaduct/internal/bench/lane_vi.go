@@ -24,7 +24,7 @@ func receivesFor(s spec) (count, size int) {
 	return 4, 64
 }
 
-// benchOptions returns the options of a measurement, which logs and records nothing.
+// benchOptions returns the options of a measurement, without a log and without a recording.
 func benchOptions(s spec) *transport.Options {
 	return &transport.Options{Env: shell.NewEnv(), Congestion: s.Congestion}
 }
@@ -181,7 +181,7 @@ func (l *viLane) close() {
 	l.nic.DestroyPtag(l.ptag)
 }
 
-// A viHost is a NIC at which the VIs of the lanes are accepted.
+// A viHost is a NIC for accepting the VIs of the lanes.
 type viHost struct {
 	s    spec
 	u    *addr.URL

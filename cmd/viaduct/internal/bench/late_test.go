@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A lateLane completes every operation at once, and receives the message it sent last.
+// A lateLane completes every operation at once, and receives the last sent message.
 type lateLane struct {
 	posted int
 	last   int // length of the message that was sent last
@@ -32,8 +32,8 @@ func (l *lateLane) recv(context.Context, bool) (int, error) { return l.last, nil
 
 func (l *lateLane) close() {}
 
-// TestMeasureLate: a measurement carries out one operation even if its time is over before the
-// first, as on a busy machine. Without any, it would have no median.
+// TestMeasureLate: a measurement carries out one operation even if the time is over before the
+// first, as on a busy machine. Without any operation, there would be no median.
 func TestMeasureLate(t *testing.T) {
 	over := time.Now().Add(-time.Second)
 	trips, err := pingPong(t.Context(), spec{Op: OpWait, Size: 64}, &lateLane{}, over, nil)

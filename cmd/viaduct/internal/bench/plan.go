@@ -23,7 +23,7 @@ type Plan struct {
 	// Progress, if set, is called before each measurement.
 	Progress func(done, all int, what string)
 
-	// Rows, if set, is called with the rows of one comparison as soon as they are measured.
+	// Rows, if set, is called with the rows of one comparison as soon as the rows are measured.
 	Rows func([]Row)
 
 	// Tell, if set, is called every Interval with the progress of the running measurement.
@@ -120,7 +120,7 @@ func (p *Plan) specs(transport string) (out []spec) {
 // Applies reports whether a transport supports an operation.
 func Applies(transport, op string) bool { return spec{Transport: transport, Op: op}.applies() }
 
-// baseline returns the measurement of plain TCP that a spec is compared with.
+// baseline returns the plain TCP measurement for comparison with a spec.
 func (s spec) baseline() spec {
 	b := s
 	b.Transport = "tcp"
@@ -131,8 +131,8 @@ func (s spec) baseline() spec {
 	return b
 }
 
-// groups returns the measurements compared with each other, so that they run together. Plain TCP is
-// first in each group. The groups are in the order of the operations.
+// groups returns the measurements in groups for comparison. The measurements of a group run
+// together. Plain TCP is first in each group. The groups are in the order of the operations.
 func (p *Plan) groups() (out [][]spec) {
 	var all []spec
 	for _, t := range p.Transports {
@@ -178,9 +178,9 @@ func (p *Plan) Labels() (out []Row) {
 	return out
 }
 
-// Run measures everything in the plan. Measurements that are compared take turns, round by round,
-// so that changes of the machine's load affect all of them. A measurement that fails becomes a row
-// with an error. Run returns an error only for the end of ctx, or if the server is lost.
+// Run measures everything in the plan. Compared measurements take turns, round by round, so that
+// changes of the machine's load affect all compared measurements. A failed measurement becomes a
+// row with an error. Run returns an error only for the end of ctx, or if the server is lost.
 func (c *Client) Run(ctx context.Context, p *Plan) (rows []Row, err error) {
 	groups := p.groups()
 	all, done := 0, 0

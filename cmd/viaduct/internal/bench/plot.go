@@ -22,8 +22,9 @@ var kinds = []kind{
 	{"us", "Round trip", "microseconds", "bytes per message", 1, func(r Row) int { return r.Size }},
 }
 
-// Plot draws bandwidth, message rate and round trips into an SVG file. Each has a separate chart if
-// there are rows for it, with one line per transport and operation. The caption is below all charts.
+// Plot draws bandwidth, message rate and round trips into an SVG file. Each of the three has a
+// separate chart if there are rows, with one line per transport and operation. The caption is below
+// all charts.
 func Plot(path, caption string, rows []Row) error {
 	var charts []*figures.Chart
 	for _, k := range kinds {
@@ -34,7 +35,7 @@ func Plot(path, caption string, rows []Row) error {
 	return os.WriteFile(path, figures.Page(caption, charts), 0o666)
 }
 
-// shows reports whether the row belongs into the chart of this kind.
+// shows reports whether the row belongs into the chart of kind k.
 func (k kind) shows(r Row) bool {
 	return r.Unit == k.unit && r.Error == "" && k.x(r) >= 1 && r.Median > 0
 }
@@ -53,7 +54,7 @@ func lineOf(r Row) string {
 	return name
 }
 
-// chart returns the chart of the rows of one kind, or nil if there are no such rows.
+// chart returns the chart of the rows of a kind, or nil without rows of the kind.
 func (k kind) chart(rows []Row) *figures.Chart {
 	c := &figures.Chart{Title: k.title, X: k.below, Y: k.label, Scale: figures.Logarithmic}
 	for _, r := range rows {
@@ -86,7 +87,7 @@ func (k kind) chart(rows []Row) *figures.Chart {
 	return c
 }
 
-// sizeText returns a size, in units of 1024 bytes (K) or 1048576 bytes (M) if it is a multiple.
+// sizeText returns a size, in units of 1024 bytes (K) or 1048576 bytes (M) if n is a multiple.
 func sizeText(n int) string {
 	switch {
 	case n%(1<<20) == 0:

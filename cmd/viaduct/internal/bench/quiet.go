@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Busy measures for a tenth of a second which part of the machine's processor time other processes
-// use, 0 to 1. ok is false if the system does not report that.
+// Busy measures for a tenth of a second the part of the machine's processor time used by other
+// processes, 0 to 1. ok is false if the system does not report processor times.
 func Busy() (part float64, ok bool) {
 	busy0, all0, ok := procStat()
 	if !ok {

@@ -16,7 +16,7 @@ import (
 	"viaduct/internal/status"
 )
 
-// A request is sent by the client of a measurement to its server, on a control connection of JSON
+// A request is sent by the client of a measurement to the server, on a control connection of JSON
 // lines.
 type request struct {
 	Cmd  string `json:"cmd"` // open, accept, churn, go, finish, memory, close
@@ -163,7 +163,7 @@ func (v *serving) handle(q request) (a answer, err error) {
 	return a, nil
 }
 
-// reset closes all connections of a measurement, and waits for the goroutines that serve them.
+// reset closes all connections of a measurement, and waits for the serving goroutines.
 func (v *serving) reset() {
 	if v.churn != nil {
 		v.churn()
@@ -215,12 +215,12 @@ func churn(ctx context.Context, s spec, h host, wg *sync.WaitGroup) {
 	}
 }
 
-// settled is how long connections are idle before their memory is measured. By then they have
-// returned the buffers that active connections borrow.
+// settled is how long connections are idle before their memory is measured. By then, idle
+// connections have returned the buffers borrowed while active.
 const settled = 900 * time.Millisecond
 
-// memory returns the bytes the runtime needs after a garbage collection: heap, stacks and its own
-// data.
+// memory returns the bytes the runtime needs after a garbage collection: heap, stacks and the
+// runtime's own data.
 func memory() int64 {
 	for range 3 {
 		debug.FreeOSMemory() // two collections empty a sync.Pool

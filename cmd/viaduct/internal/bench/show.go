@@ -5,8 +5,8 @@ import (
 	"viaduct/internal/status"
 )
 
-// show makes "viaduct ps" list the connection of a lane to the host at. It does not list
-// connections that are themselves measured, because listing takes memory.
+// show makes "viaduct ps" list the connection of a lane to the host at. show skips the connections
+// of bare measurements, because listing takes memory.
 func (s spec) show(shown *status.Server, l lane, at, role string) {
 	if s.bare() {
 		return

@@ -1,15 +1,15 @@
 package bench
 
-// A window holds the operations that a lane may have outstanding. They are made once and posted
-// repeatedly.
+// A window holds the operations a lane may have outstanding. The operations are made once and
+// posted repeatedly.
 type window[T any] struct {
 	ring []T
 	next int // index in ring of the operation to post next
 	left int // operations that were posted and not reaped
 }
 
-// postRing posts the next n operations. It calls post one or more times. post returns how many
-// operations it has accepted, which left counts.
+// postRing posts the next n operations. postRing calls post one or more times. post returns the
+// number of accepted operations. left counts the accepted operations.
 func (w *window[T]) postRing(n int, post func([]T) (int, error)) error {
 	for n > 0 {
 		k := min(n, len(w.ring)-w.next)
