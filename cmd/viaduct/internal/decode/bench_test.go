@@ -12,7 +12,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A tape is an endless capture: the packets of one connection, generated as they are read.
+// A tape is an endless capture: the packets of a connection, generated during the read.
 type tape struct {
 	left int64 // bytes of packets that are not generated yet
 	make func() [][]byte
@@ -72,7 +72,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// TestMemory checks that the memory of the decoder does not grow with the length of a capture.
+// TestMemory: the memory of the decoder does not grow with the length of a capture.
 func TestMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	most := uint64(0)

@@ -20,13 +20,13 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A recording holds the packets that the engines of a transport sent.
+// A recording holds the packets sent by the engines of a transport.
 type recording struct {
 	frames [][]byte
 	clean  []kept // the decoded messages without damage
 }
 
-// conversation records an exchange of our own engines by its name.
+// conversation records the named exchange of our own engines.
 func conversation(t *testing.T, name string) *recording {
 	t.Helper()
 	x, _ := exchange.Find(name)
@@ -65,7 +65,7 @@ func (r *recording) packet(i int) (p packet) {
 }
 
 // next returns the index of the next packet with payload in the same direction, which must be among
-// the next four packets. ok is true if its bytes follow those of packet i.
+// the next four packets. ok is true if the bytes of packet j follow the bytes of packet i.
 func (r *recording) next(i int) (j int, ok bool) {
 	p := r.packet(i)
 	for j = i + 1; j < len(r.frames) && j < i+5; j++ {
@@ -76,9 +76,9 @@ func (r *recording) next(i int) (j int, ok bool) {
 	return 0, false
 }
 
-// TestDamageInTransit damages captures in the ways that networks and capturing programs do, at
-// every packet with payload, for every transport. The decoder must name each kind of damage with
-// its extent, and must not blame a peer.
+// TestDamageInTransit damages captures in the ways of networks and capturing programs, at every
+// packet with payload, for every transport. The decoder must name each kind of damage with its
+// extent, and must not blame a peer.
 func TestDamageInTransit(t *testing.T) {
 	number := func(m *kept, key string) int {
 		v, _ := m.Get(key)
@@ -89,8 +89,8 @@ func TestDamageInTransit(t *testing.T) {
 	kinds := []struct {
 		kind, name string
 		same       bool // all other messages must be the same as without damage
-		// do damages packet i of a copy of the recording. It returns the capture and the number of
-		// damaged bytes. The number is 0 if this kind of damage is not possible there.
+		// do damages packet i of a copy of the recording. do returns the capture and the number of
+		// damaged bytes. The number is 0 if the kind of damage is not possible there.
 		do func(t *testing.T, r *recording, i int) (capture []byte, n int)
 	}{
 		{"lost", "bytes missing", false, func(t *testing.T, r *recording, i int) ([]byte, int) {
@@ -164,8 +164,8 @@ func TestDamageInTransit(t *testing.T) {
 	}
 }
 
-// TestLostAtTheEnd checks that missing bytes at the end of a stream are noticed if the capture has
-// a FIN after these bytes, or an acknowledgement of them.
+// TestLostAtTheEnd: missing bytes at the end of a stream are noticed if the capture has a FIN after
+// the missing bytes, or an acknowledgement of the bytes.
 func TestLostAtTheEnd(t *testing.T) {
 	for name, shown := range map[string]func(c *talk){
 		"by the FIN":                func(c *talk) { c.packet(0, finFlag, nil) },
@@ -187,7 +187,7 @@ func TestLostAtTheEnd(t *testing.T) {
 	}
 }
 
-// lines formats messages for people. It returns at most 12 of them.
+// lines formats messages for people. lines returns at most 12 messages.
 func lines(list []kept) (s string) {
 	for i, m := range list {
 		if i == 12 {
@@ -224,7 +224,7 @@ func recordCut(t *testing.T, frames [][]byte, i, n int) []byte {
 	return nil
 }
 
-// again returns frame with old inserted in front of its n bytes of payload, as if old were sent
+// again returns frame with old inserted in front of the n bytes of payload, as if old were sent
 // again.
 func again(frame []byte, n int, old []byte) []byte {
 	at := len(frame) - n
@@ -241,8 +241,8 @@ func again(frame []byte, n int, old []byte) []byte {
 	return b
 }
 
-// A spot is a part of a frame, n bytes starting at at. Damage to it is reported under one of these
-// names: the id of a requirement, or the name of a message.
+// A spot is a part of a frame, n bytes starting at at. Damage to a spot is reported under one of
+// the names: the id of a requirement, or the name of a message.
 type spot struct {
 	at, n int
 	names []string
@@ -257,8 +257,8 @@ func mpaSpots(b []byte, _ bool) (n int, spots []spot) {
 	}
 }
 
-// vitcpSpots returns the spots of a VI/TCP segment. VI/TCP has no checksum, so only those parts are
-// spots whose damage contradicts other parts.
+// vitcpSpots returns the spots of a VI/TCP segment. VI/TCP has no checksum, so a part is a spot
+// only if damage there contradicts other parts.
 func vitcpSpots(b []byte, _ bool) (n int, spots []spot) {
 	h, _, _ := dialect.ParseHeader(b)
 	spots = []spot{{0, 1, []string{"VIT-3.1-2"}}}
@@ -295,7 +295,7 @@ func fcipSpots(b []byte, first bool) (n int, spots []spot) {
 		spot{n - 4, 4, sync})
 }
 
-// TestDamageInFrames changes bytes of frames that the engines of each transport sent. The decoder
+// TestDamageInFrames changes bytes of frames sent by the engines of each transport. The decoder
 // must report one of the names of the damaged spot.
 func TestDamageInFrames(t *testing.T) {
 	for name, spotsOf := range map[string]func([]byte, bool) (int, []spot){
@@ -347,8 +347,8 @@ func TestDamageInFrames(t *testing.T) {
 	}
 }
 
-// TestIdentifyDamaged checks that an FCIP stream is identified whichever byte of its first two
-// words is damaged, even in its first frame.
+// TestIdentifyDamaged checks that an FCIP stream is identified whichever byte of the first two
+// words is damaged, even in the first frame.
 func TestIdentifyDamaged(t *testing.T) {
 	r := conversation(t, "fcvi-connect")
 	i := 0
@@ -375,7 +375,7 @@ func named(list []kept, names []string) bool {
 }
 
 // TestDamageAnywhere changes a byte anywhere in the payload. The decoder must not crash, and must
-// decode the frames after the changed one.
+// decode the frames after the changed frame.
 func TestDamageAnywhere(t *testing.T) {
 	for _, name := range []string{"iwarp-rdma", "sdp-modes", "vitcp-rdma", "fcvi-loss"} {
 		t.Run(name, func(t *testing.T) {
@@ -435,7 +435,7 @@ func TestDamageLengths(t *testing.T) {
 	})
 }
 
-// TestDamagedFile tests truncated files, and packets that cannot be parsed.
+// TestDamagedFile tests truncated files, and malformed packets.
 func TestDamagedFile(t *testing.T) {
 	r := conversation(t, "vitcp-rdma")
 	b := record(t, r.frames)

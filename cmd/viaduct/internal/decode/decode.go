@@ -12,11 +12,11 @@ import (
 
 // Options determine how a capture is decoded.
 type Options struct {
-	// As determines the protocol of connections from or to a port, by its name in [Protocols].
-	// Other connections are recognised by their content.
+	// As determines the protocol of connections from or to a port, by the protocol's name in
+	// [Protocols]. Other connections are recognised by content.
 	As map[uint16]string
 	// Segments reports every segment as a separate message. Otherwise an RDMAP or VI/TCP message is
-	// reported once, after its last segment, and a single segment only if there is an error in it.
+	// reported once, after its last segment, and a single segment only if the segment has an error.
 	Segments bool
 	// Stream, if positive, is the number of the only connection to decode.
 	Stream int
@@ -41,7 +41,8 @@ type Decoder struct {
 	msg     Message
 }
 
-// maxConns limits the connections followed at one time. A new one beyond it replaces the oldest.
+// maxConns limits the connections followed at one time. Beyond maxConns, a new connection replaces
+// the oldest.
 const maxConns = 50_000
 
 // New returns a decoder that hands every message to out.
@@ -49,7 +50,7 @@ func New(opt Options, out func(*Message)) *Decoder {
 	return &Decoder{opt: opt, out: out, conns: make(map[connKey]*conn), skipped: make(map[skipped]int)}
 }
 
-// Read decodes the capture in r to its end. A truncated capture is reported by a message. Read
+// Read decodes the capture in r to the end. A truncated capture is reported by a message. Read
 // returns an error if r holds no capture, or if reading r fails.
 func (d *Decoder) Read(r io.Reader) error {
 	src, link, err := open(r)
@@ -95,7 +96,7 @@ func (d *Decoder) packet(p *packet) {
 	d.segment(p)
 }
 
-// end closes open connections and reports skipped packets, unless these are not IP, TCP or UDP.
+// end closes open connections and reports skipped packets, except packets without IP, TCP or UDP.
 func (d *Decoder) end() {
 	for _, c := range d.order {
 		if !c.closed {
@@ -130,7 +131,7 @@ func (d *Decoder) message(c *conn, back bool) *Message {
 
 func (d *Decoder) emit(m *Message) { d.out(m) }
 
-// forced returns the protocol that the options give to the port of b or, if none, of a, or "".
+// forced returns the protocol set by the options for the port of b or, if none, of a, or "".
 func (d *Decoder) forced(a, b netip.AddrPort) string {
 	if p, ok := d.opt.As[b.Port()]; ok {
 		return p

@@ -28,13 +28,13 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A kept is a copy of a message, with its line.
+// A kept is a copy of a message, with the printed line.
 type kept struct {
 	Message
 	line string
 }
 
-// all decodes a capture and returns its messages.
+// all decodes a capture and returns the messages.
 func all(t testing.TB, opt Options, capture []byte) (list []kept) {
 	t.Helper()
 	err := New(opt, func(m *Message) {
@@ -67,7 +67,7 @@ func kernel(t testing.TB) map[string][]byte {
 	return m
 }
 
-// TestKernel checks that captures of the kernel are decoded completely and without any error.
+// TestKernel: captures of the kernel are decoded completely and without any error.
 func TestKernel(t *testing.T) {
 	for name, b := range kernel(t) {
 		n := 0
@@ -115,7 +115,7 @@ func newShark(t *testing.T) *tshark.Shark {
 	return s
 }
 
-// agree compares the decoded messages of a capture, which file names, with tshark's output.
+// agree compares the decoded messages of the capture named file with tshark's output.
 func agree(t *testing.T, s *tshark.Shark, file string, capture []byte) *tshark.Report {
 	t.Helper()
 	var lines []byte
@@ -170,7 +170,7 @@ func record(t testing.TB, frames [][]byte) []byte {
 }
 
 // TestDamaged changes one byte at 200 random places of each stored capture with CRCs. The decoder
-// must name the damage wherever a CRC covers it.
+// must name the damage wherever a CRC covers the byte.
 func TestDamaged(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(18, 2026))
 	named := 0
@@ -227,8 +227,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestFromTheMiddle checks that connections older than the capture are recognised, with and without
-// CRCs.
+// TestFromTheMiddle: connections older than the capture are recognised, with and without CRCs.
 func TestFromTheMiddle(t *testing.T) {
 	for name, b := range kernel(t) {
 		frames := packets(t, b)
@@ -252,7 +251,7 @@ func TestFromTheMiddle(t *testing.T) {
 }
 
 // TestLost drops each packet in turn. The decoder must report the missing bytes, and decode the
-// messages after them.
+// messages after the gap.
 func TestLost(t *testing.T) {
 	for _, name := range []string{"siw-send-bw-crc.pcap", "siw-write-bw-server.pcap"} {
 		frames := packets(t, kernel(t)[name])
@@ -318,8 +317,8 @@ func TestReordered(t *testing.T) {
 	}
 }
 
-// TestCutShort truncates each packet to its first 100 bytes. The decoder must decode the headers as
-// far as they were captured.
+// TestCutShort truncates each packet to the first 100 bytes. The decoder must decode the captured
+// part of the headers.
 func TestCutShort(t *testing.T) {
 	b := kernel(t)["siw-write-bw-crc.pcap"]
 	var buf bytes.Buffer
@@ -407,7 +406,7 @@ func iwarpTalk(crc, markers bool) (*talk, *[2]mpa.Encoder) {
 	return c, &[2]mpa.Encoder{{CRC: crc, Markers: markers}, {CRC: crc, Markers: markers}}
 }
 
-// TestWrong breaks one rule at a time. The decoder must name this rule, and no other.
+// TestWrong breaks one rule at a time. The decoder must name the broken rule, and no other.
 func TestWrong(t *testing.T) {
 	send := func(msn ddp.MSN, mo uint32) ddp.Untagged { return rdmap.Send.UntaggedHeader(msn, mo, true, 0) }
 	for _, x := range []struct {
@@ -541,7 +540,7 @@ func TestWrongVITCP(t *testing.T) {
 	}
 }
 
-// TestIDs checks that every id in the decoder's messages names a requirement or a decision.
+// TestIDs: every id in the decoder's messages names a requirement or a decision.
 func TestIDs(t *testing.T) {
 	docs, _ := filepath.Glob("../../../../docs/requirements/*.md")
 	var text strings.Builder

@@ -1,6 +1,6 @@
-// Package decode reads captures of network traffic. It reports the messages of this module's
-// protocols, and the violations in them: VI/TCP, MPA with DDP and RDMAP, SDP over RDMAP, the Port
-// Mapper, Fibre Channel with FC-VI in FCIP, and RoCEv2 with its connection management.
+// Package decode reads captures of network traffic. The package reports the messages of this
+// module's protocols, and violations of the protocols: VI/TCP, MPA with DDP and RDMAP, SDP over
+// RDMAP, the Port Mapper, Fibre Channel with FC-VI in FCIP, and RoCEv2 with connection management.
 //
 //	d := decode.New(decode.Options{}, func(m *decode.Message) { ... })
 //	err := d.Read(file)

@@ -13,7 +13,7 @@ import (
 // fcipWord is the first word of every encapsulated frame: protocol, version, complements.
 const fcipWord = 0x0101fefe
 
-// An fcipParser decodes an FCIP link and the Fibre Channel frames in it.
+// An fcipParser decodes an FCIP link and the Fibre Channel frames of the link.
 type fcipParser struct {
 	c    *conn
 	side [2]struct{ began bool } // the side's Special Frame was seen
@@ -144,7 +144,7 @@ func (p *fcipParser) fcvi(m *Message, f *fc.Frame) {
 	}
 }
 
-// find searches for the first word of an encapsulated frame, followed by its copy.
+// find searches for the first word of an encapsulated frame, followed by the word's copy.
 func (p *fcipParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	for at = 0; at+16 <= len(b); at++ {
 		if binary.BigEndian.Uint32(b[at:]) != fcipWord {

@@ -14,14 +14,14 @@ type term struct {
 	key, op, value string
 }
 
-// operators lists the operators, longer ones first, because "<" is also a prefix of "<=".
+// operators lists the operators, longer operators first, because "<" is also a prefix of "<=".
 var operators = []string{"!=", "<=", ">=", "=", "~", "<", ">"}
 
-// ParseFilter parses terms separated by blanks. A message passes if it fulfils all terms. A term is
-// "wrong" (the message has a violation) or KEY OPERATOR VALUE without blanks. KEY is proto, name,
-// conn, dir, src, dst, frame, wrong (an id), or a field. If the message does not have the field,
-// only "!=" is fulfilled. "~" tests whether the value of KEY contains VALUE. "<", ">", "<=" and
-// ">=" compare numbers. Words are compared without regard to case.
+// ParseFilter parses terms separated by blanks. A message passes only if all terms are fulfilled. A
+// term is "wrong" (the message has a violation) or KEY OPERATOR VALUE without blanks. KEY is proto,
+// name, conn, dir, src, dst, frame, wrong (an id), or a field. If the message does not have the
+// field, only "!=" is fulfilled. "~" tests whether the value of KEY contains VALUE. "<", ">", "<="
+// and ">=" compare numbers. Words are compared without regard to case.
 func ParseFilter(s string) (*Filter, error) {
 	f := new(Filter)
 	for w := range strings.FieldsSeq(s) {

@@ -19,8 +19,8 @@ import (
 
 // FuzzCapture decodes a file with arbitrary content.
 func FuzzCapture(f *testing.F) {
-	// Seeds are beginnings of connections. They are truncated because the fuzzer minimizes its
-	// findings, which takes a minute for each long seed.
+	// Seeds are beginnings of connections. The seeds are truncated because the fuzzer minimizes
+	// findings, and takes a minute for each long seed.
 	for _, b := range kernel(f) {
 		if len(b) < 8000 {
 			f.Add(b[:1500], false)
@@ -45,8 +45,8 @@ func FuzzPacket(f *testing.F) {
 }
 
 // fuzzStream decodes both directions of a connection of protocol proto. Each two bytes of plan
-// describe the next piece of a direction: its length, and whether it is lost, truncated, repeated
-// or early. The seeds are conversations, with a plan that delivers them unchanged.
+// describe the next piece of a direction: the length, and whether the piece is lost, truncated,
+// repeated or early. The seeds are conversations, with a plan for unchanged delivery.
 func fuzzStream(f *testing.F, proto string, seeds ...*talk) {
 	const (
 		segments = 1 << iota
@@ -140,8 +140,8 @@ func (c *talk) script() (plan, a, b []byte) {
 	return plan, a, b
 }
 
-// TestSeeds checks that the seeds of the stream fuzz targets decode to messages of every kind,
-// without a violation.
+// TestSeeds: the seeds of the stream fuzz targets decode to messages of every kind, without a
+// violation.
 func TestSeeds(t *testing.T) {
 	for _, x := range []struct {
 		name  string
@@ -186,7 +186,7 @@ func rdmaSeed(crc, markers bool) *talk {
 	return c
 }
 
-// sdpSeed returns a connection with Read Zcopy, Write Zcopy, a resize and its end.
+// sdpSeed returns a connection with Read Zcopy, Write Zcopy, a resize and an orderly end.
 func sdpSeed() *talk {
 	c := newSDPTalk()
 	msg := func(from int, m sdpwire.Message, n int) { m.MSeqAck = c.seq[1-from] - 1; c.send(from, m, n) }
@@ -209,7 +209,7 @@ func sdpSeed() *talk {
 	return c.talk
 }
 
-// vitcpSeed returns a connection with a message of each kind, and its end.
+// vitcpSeed returns a connection with a message of each kind, and an orderly end.
 func vitcpSeed() *talk {
 	c := newTalk()
 	ce := vitcpwire.CE{Attributes: vitcpwire.Reliable | vitcpwire.FlowControl, MTU: 1000, ReadWindow: 2}
@@ -299,8 +299,7 @@ func (p *probe) frame(_ *half, b []byte, total, _ int) int {
 }
 
 // FuzzReassembly delivers a stream in pieces. Every byte must be decoded once and in order, or be
-// reported as missing. Each three bytes of plan describe a segment: its treatment, its length, and
-// its shift.
+// reported as missing. Each three bytes of plan describe a segment: treatment, length, and shift.
 func FuzzReassembly(f *testing.F) {
 	f.Add(uint32(0), []byte{0, 9, 0, 1, 20, 0, 0, 30, 0, 2, 5, 9, 3, 8, 4, 4, 9, 3, 5, 0, 0, 6, 0, 0})
 	f.Add(uint32(0xfffffff0), []byte{3, 40, 40, 0, 200, 0, 2, 90, 80, 5, 0, 0, 0, 7, 0})

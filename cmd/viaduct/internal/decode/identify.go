@@ -24,8 +24,8 @@ func identify(b []byte) (name string, more bool) {
 		more = true
 	}
 	if len(b) >= 8 {
-		// FCIP repeats its first word, so that damage to one copy does not matter. A VI/TCP segment
-		// differs, because its second word, the offset, is 0 in the first segment.
+		// FCIP repeats the first word, so that damage to a single copy does not matter. A VI/TCP
+		// segment differs, because the second word, the offset, is 0 in the first segment.
 		if binary.BigEndian.Uint32(b) == fcipWord || binary.BigEndian.Uint32(b[4:]) == fcipWord {
 			return "fcip", false
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // maxKept limits the memory of all connections: bytes of incomplete frames, bytes after holes, and
-// state for checking later messages. Beyond it, the longest silent connections give up memory.
+// state for checking later messages. Beyond maxKept, the longest silent connections give up memory.
 const maxKept = 32 << 20
 
 // Sizes in bytes of the state of connections.
@@ -36,7 +36,7 @@ func sizeOf[T any]() int { return int(reflect.TypeFor[T]().Size()) }
 
 func (x *piece) cost() int { return pieceSize + cap(x.b) }
 
-// size returns the memory that c holds, in bytes.
+// size returns the memory held by c, in bytes.
 func (c *conn) size() int {
 	n := 0
 	for i := range c.half {
@@ -105,8 +105,8 @@ func (d *Decoder) count(c *conn) {
 	}
 }
 
-// giveUp discards the state of c. The next bytes of c are searched for frames, like those of a
-// connection that is older than the capture.
+// giveUp discards the state of c. The next bytes of c are searched for frames, like the bytes of a
+// connection older than the capture.
 func (c *conn) giveUp() {
 	for i := range c.half {
 		c.half[i].bridgeAll()

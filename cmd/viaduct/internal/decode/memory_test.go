@@ -18,8 +18,8 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// halfOpen holds functions that send the packets of one connection, each with data that never
-// completes. TestHostile opens many such connections.
+// halfOpen holds functions that send the packets of one connection. Each connection has data that
+// never completes. TestHostile opens many of the connections.
 var halfOpen = map[string]func(x *strand){
 	"VI/TCP segments": func(x *strand) {
 		x.say(0, vitcpOpening(0))
@@ -98,7 +98,7 @@ func vitcpOpening(flags vitcpwire.Attributes) []byte {
 	return ce.Append(dialect.AppendHeader(nil, h))
 }
 
-// A strand is a connection whose packets are passed to a decoder as they are made.
+// A strand is a connection whose packets are passed to a decoder at once.
 type strand struct {
 	d      *Decoder
 	ends   [2]netip.AddrPort
@@ -135,9 +135,9 @@ func (x *strand) packet(from int, flags byte, b []byte, at int) {
 		seq: x.seq[from] + uint32(at), flags: flags, payload: b})
 }
 
-// TestHostile checks that memory is bounded even if very many connections withhold the ends of
-// frames, the bytes of holes or the answers to requests. The decoder must report discarded state,
-// and must decode a connection that comes after all of these.
+// TestHostile: memory is bounded even if very many connections withhold the ends of frames, the
+// bytes of holes or the answers to requests. The decoder must report discarded state, and must
+// decode a connection after all hostile connections.
 func TestHostile(t *testing.T) {
 	testkit.Long(t, "10 s")
 	for name, say := range halfOpen {
@@ -210,8 +210,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestGivenUp checks that a connection whose frame was discarded is decoded again from its next
-// frame on, with the same protocol.
+// TestGivenUp: a connection whose frame was discarded is decoded again from the next frame on, with
+// the same protocol.
 func TestGivenUp(t *testing.T) {
 	var list []string
 	d := New(Options{}, func(m *Message) { list = append(list, string(m.AppendLine(nil))) })
@@ -254,7 +254,7 @@ func contains(list []string, part string) bool {
 }
 
 // TestSearchCost sends bytes that all look like the beginning of a long FPDU. The decoder must not
-// compute the CRC of each candidate, and must find the good frames after them.
+// compute the CRC of each candidate, and must find the good frames after the candidates.
 func TestSearchCost(t *testing.T) {
 	found := 0
 	d := New(Options{As: map[uint16]string{7000: "iwarp"}}, func(m *Message) {

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Message is one message of a protocol, or a remark about the capture. It is valid only during
-// the call of the decoder's out function.
+// A Message is one message of a protocol, or a remark about the capture. A Message is valid only
+// during the call of the decoder's out function.
 type Message struct {
 	Frame  int // number of the packet that completed the message, from 1
 	Time   time.Time
@@ -26,7 +26,7 @@ type Message struct {
 	Note   string
 }
 
-// A Field is one field of a message. Its key begins with the name of its layer, as in "mpa.crc".
+// A Field is one field of a message. The key begins with the name of the layer, as in "mpa.crc".
 type Field struct {
 	Key  string
 	Text string // if Kind is text
@@ -43,7 +43,7 @@ const (
 	truth
 )
 
-// A Wrong is a rule that a message violates.
+// A Wrong is a rule violated by a message.
 type Wrong struct {
 	ID   string // a row of the requirement matrix, or a decision
 	Text string
@@ -65,7 +65,7 @@ func (m *Message) truth(key string, is bool) {
 	m.Fields = append(m.Fields, f)
 }
 
-// Get returns the value of a field in its printed form, and whether the field exists.
+// Get returns the value of a field in printed form, and whether the field exists.
 func (m *Message) Get(key string) (string, bool) {
 	for i := range m.Fields {
 		if m.Fields[i].Key == key {
@@ -75,7 +75,7 @@ func (m *Message) Get(key string) (string, bool) {
 	return "", false
 }
 
-// String returns the value in its printed form.
+// String returns the value in printed form.
 func (f *Field) String() string {
 	switch f.Kind {
 	case number:
@@ -163,8 +163,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// dir returns the direction: ">" from the side that opened the connection, or was seen first, or
-// "<".
+// dir returns the direction: ">" from the opener of the connection, or from the side seen first,
+// otherwise "<".
 func (m *Message) dir() string {
 	if m.Back {
 		return "<"
@@ -172,8 +172,8 @@ func (m *Message) dir() string {
 	return ">"
 }
 
-// quiet holds the fields that a line leaves out, because the name of the message implies them or
-// they have their usual value.
+// quiet holds the fields omitted from a line, because the name of the message implies the value, or
+// because the value is the usual value.
 var quiet = map[string]bool{
 	"mpa.ulpdu_length": true, "ddp.tagged": true, "ddp.last": true, "rdmap.opcode": true, "sdp.mid": true,
 	"fcip.length": true, "vitcp.type": true, "portmap.type": true, "fcvi.opcode": true,

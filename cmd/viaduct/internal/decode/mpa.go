@@ -12,7 +12,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// known is the state of a setting that the peers agree on.
+// known is the state of a setting agreed on by the peers.
 type known uint8
 
 const (
@@ -87,7 +87,8 @@ func (p *mpaParser) need(h *half, b []byte) (total, header int, err error) {
 	return fpdu, min(header, fpdu), nil
 }
 
-// rawHello reports whether b begins with a Hello, sent before MPA's start-up, and its layout.
+// rawHello reports whether b begins with a Hello, sent before MPA's start-up, and the Hello's
+// layout.
 func rawHello(b []byte) (l sdpwire.Layout, ok bool) {
 	if l, ok = sdpwire.DetectLayout(b); !ok {
 		return l, false
@@ -122,7 +123,7 @@ func (p *mpaParser) frame(h *half, b []byte, total, filled int) int {
 	return used
 }
 
-// fpdu parses an FPDU. If it is not a plausible one, ulpdu is nil and used is the number of bytes
+// fpdu parses an FPDU. If b is not a plausible FPDU, ulpdu is nil and used is the number of bytes
 // to skip.
 func (p *mpaParser) fpdu(h *half, m *Message, b []byte, total, filled int) (ulpdu []byte, used int) {
 	s := &p.side[side(h)]
@@ -269,7 +270,7 @@ func plausible(b []byte, n int) bool {
 	return err == nil && u.QN == o.Queue() && u.MO <= 1<<30
 }
 
-// find searches for an FPDU with a correct CRC or, without CRCs, for two consecutive ones. For
+// find searches for an FPDU with a correct CRC or, without CRCs, for two consecutive FPDUs. For
 // bytes that repeatedly look like the beginning of an FPDU, the work per skipped byte is limited.
 func (p *mpaParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	s := &p.side[side(h)]

@@ -6,11 +6,11 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// An nvmeQueue is a stream whose MPA Request announces an NVMe queue in its private data.
+// An nvmeQueue is a stream whose MPA Request announces an NVMe queue in the private data.
 type nvmeQueue struct{ admin bool }
 
-// nvmeRequest recognizes the private data of an NVMe host: 32 bytes, the last 22 of which are zero.
-// It returns nil for other private data.
+// nvmeRequest recognizes the private data of an NVMe host: 32 bytes, with 22 zero bytes at the end.
+// nvmeRequest returns nil for other private data.
 func nvmeRequest(private []byte) *nvmeQueue {
 	r, err := nvmewire.ParseRequest(private)
 	if err != nil || len(private) != nvmewire.RequestLen || r.RecFmt != 0 || r.HRQSize == 0 || r.HSQSize == 0 ||

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestNVMe checks that the capsules of an I/O queue are decoded, and that Sends of a stream with
-// other private data are not decoded as capsules.
+// TestNVMe: the capsules of an I/O queue are decoded, and Sends of a stream with other private data
+// are not decoded as capsules.
 func TestNVMe(t *testing.T) {
 	r := nvmewire.Request{QID: 1, HRQSize: 128, HSQSize: 127}
 	var connect nvmewire.SQE

@@ -18,7 +18,7 @@ type packet struct {
 	ipv4     ipv4Facts
 }
 
-// ipv4Facts are the fields of an IPv4 header that matter for RoCEv2. All are zero for IPv6.
+// ipv4Facts are the fields of an IPv4 header relevant to RoCEv2. All are zero for IPv6.
 type ipv4Facts struct {
 	id          uint16 // identification
 	options     bool

@@ -15,7 +15,7 @@ type rdmaSide struct {
 	queue  [4]untagged
 	tagged [3]whole // by opcode: Write and Read Response
 	reads  []rdmap.ReadRequest
-	// readsLost means that requests may be missing from reads.
+	// readsLost is set if requests may be missing from reads.
 	readsLost bool
 }
 
@@ -37,10 +37,10 @@ type whole struct {
 	name     string
 }
 
-// maxReads limits the number of Read Requests that are remembered.
+// maxReads limits the number of remembered Read Requests.
 const maxReads = 65536
 
-// forget discards state that is uncertain after a loss.
+// forget discards uncertain state after a loss.
 func (r *rdmaSide) forget() {
 	r.fresh = false
 	for i := range r.queue {
@@ -198,7 +198,7 @@ func (p *mpaParser) response(s, asker *rdmaSide, m *Message, t ddp.Tagged, w *wh
 		return
 	}
 	if asker.readsLost {
-		// The oldest known request need not be the answered one.
+		// The oldest known request need not be the answered request.
 		if r.SinkSTag != t.STag || t.TO-r.SinkTO > uint64(r.Size) {
 			return
 		}
@@ -326,8 +326,8 @@ func (p *mpaParser) readRequest(h *half, s *rdmaSide, m *Message, body []byte) {
 	s.reads = append(s.reads, r)
 }
 
-// terminate decodes a Terminate. It also reports the meaning for a peer that swaps the parts of the
-// first octet.
+// terminate decodes a Terminate. For a peer that swaps the parts of the first octet, terminate also
+// reports the swapped meaning.
 func terminate(m *Message, body []byte) {
 	t, _, err := rdmap.ParseTerminate(body)
 	if err != nil {

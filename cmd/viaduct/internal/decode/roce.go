@@ -11,19 +11,19 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// roceHosts holds the state of hosts that use RoCEv2.
+// roceHosts holds the state of RoCEv2 hosts.
 type roceHosts struct {
 	left  map[hostPair]netip.Addr // the first host of each pair that was seen
 	flows map[roceFlow]*requests
 }
 
-// A hostPair is two addresses, the lower one first.
+// A hostPair is two addresses, the lower address first.
 type hostPair struct{ a, b netip.Addr }
 
 // maxRoCE bounds the entries of each map of roceHosts. A full map is emptied.
 const maxRoCE = 1 << 14
 
-// isBack reports whether src is not the host of its pair that was seen first.
+// isBack reports whether src is the host of the pair that was seen second.
 func (r *roceHosts) isBack(src, dst netip.Addr) bool {
 	k := hostPair{src, dst}
 	if dst.Less(src) {
@@ -100,7 +100,7 @@ func (m *Message) base(h *ib.BTH) {
 	m.num("bth.psn", uint64(h.PSN))
 }
 
-// checkIP checks the IPv4 header, most of which the invariant CRC covers.
+// checkIP checks the IPv4 header. The invariant CRC covers most of the header.
 func (m *Message) checkIP(p *packet) {
 	switch {
 	case p.ipv4.options:
@@ -137,8 +137,8 @@ func (m *Message) checkICRC(p *packet) {
 	}
 }
 
-// Reserved bits of the BTH. The upper two bits of byte 4 are not among them, because networks set
-// them to report congestion.
+// Reserved bits of the BTH. The upper two bits of byte 4 are not included, because networks set
+// these bits to report congestion.
 const (
 	reserved8a = 0x3f // reserved bits of byte 4
 	reserved7  = 0x7f // reserved bits of byte 8
@@ -156,10 +156,10 @@ func (m *Message) checkBTH(h *ib.BTH, b []byte) {
 	}
 }
 
-// congestionNotification is the opcode of a packet that reports congestion to a sender.
+// congestionNotification is the opcode of a packet reporting congestion to a sender.
 const congestionNotification ib.Opcode = 0x81
 
-// unassigned names a packet whose opcode is not one of RC, UC and UD.
+// unassigned names a packet whose opcode is not of RC, UC or UD.
 func (m *Message) unassigned(o ib.Opcode) {
 	switch o.Transport() {
 	case ib.RC, ib.UC, ib.UD:
@@ -173,8 +173,8 @@ func (m *Message) unassigned(o ib.Opcode) {
 	m.Note = "of a transport that is not decoded"
 }
 
-// roceBody returns the headers of the packet, and whether its payload is complete. If the packet
-// lacks headers of its opcode, roceBody reports that and returns nil.
+// roceBody returns the headers of the packet, and whether the payload is complete. If the packet
+// lacks headers of its opcode, roceBody reports the lack and returns nil.
 func (m *Message) roceBody(p *packet) (x *ib.Packet, whole bool) {
 	b := p.payload
 	need := ib.Opcode(b[0]).HeaderLen()
@@ -214,8 +214,8 @@ func (m *Message) roceBody(p *packet) (x *ib.Packet, whole bool) {
 	return nil, false
 }
 
-// hasAETH reports whether packets of an opcode have an AETH: every response except the middle ones
-// of a Read.
+// hasAETH reports whether packets of an opcode have an AETH: every response except the middle
+// responses of a Read.
 func hasAETH(o ib.Opcode) bool {
 	switch o.Kind() {
 	case ib.Ack, ib.AtomicAck:

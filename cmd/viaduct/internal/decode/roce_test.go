@@ -44,7 +44,7 @@ func (r *roceTalk) route(from int) (src, dst netip.AddrPort) {
 // say records a packet an end sends.
 func (r *roceTalk) say(from int, p ib.Packet) { r.raw(from, p.Append(nil)) }
 
-// raw records a packet with the bytes b, to which it adds the invariant CRC.
+// raw records a packet with the bytes b and the invariant CRC.
 func (r *roceTalk) raw(from int, b []byte) {
 	src, dst := r.route(from)
 	flow := ib.Flow{Source: src, Destination: dst}
@@ -68,8 +68,8 @@ func roceBTH(o ib.Opcode, psn ib.PSN) ib.BTH {
 	return ib.BTH{Opcode: o, PKey: ib.DefaultPKey, QPN: 0x123456, PSN: psn}
 }
 
-// roceSample returns a packet with an opcode, all its extended headers, and payload if the opcode
-// has any.
+// roceSample returns a packet with an opcode, all extended headers of the opcode, and payload if
+// the opcode has any.
 func roceSample(o ib.Opcode, psn ib.PSN) ib.Packet {
 	p := ib.Packet{BTH: roceBTH(o, psn)}
 	p.Solicited, p.AckReq, p.Migrated = psn&1 == 0, psn&2 == 0, psn&4 == 0
@@ -94,7 +94,7 @@ func roceSample(o ib.Opcode, psn ib.PSN) ib.Packet {
 	return p
 }
 
-// cmSample returns a message of connection management with all its fields.
+// cmSample returns a message of connection management with all fields.
 func cmSample(k ib.CMKind, end netip.Addr, other netip.Addr) ib.CM {
 	return ib.CM{Kind: k, TID: 0x8123456789abcdef, Local: 0x80000001, Remote: 0x80000002,
 		Req: ib.CMRequest{ServiceID: ib.IPServiceID(0x0106, 7174), GUID: 0x8877665544332211,
@@ -143,8 +143,8 @@ func allRoCE(t testing.TB, family string) []byte {
 	return r.capture()
 }
 
-// TestRoCE checks that every packet gets its name, without a CRC error, and every message of
-// connection management its kind.
+// TestRoCE: the decoder reports the name of every packet, without a CRC error, and the kind of
+// every message of connection management.
 func TestRoCE(t *testing.T) {
 	for family := range roceEnds {
 		t.Run(family, func(t *testing.T) {
@@ -193,8 +193,8 @@ func TestRoCELines(t *testing.T) {
 	}
 }
 
-// TestRoCEWrong checks that each fault of a packet is reported with the violated requirement, and
-// that no other requirement is reported.
+// TestRoCEWrong: each fault of a packet is reported with the violated requirement, and no other
+// requirement is reported.
 func TestRoCEWrong(t *testing.T) {
 	only := func(o ib.Opcode) []byte { p := roceSample(o, 6); return p.Append(nil) }
 	packets := func(ps ...ib.Packet) func(r *roceTalk) {
@@ -276,8 +276,8 @@ func TestRoCEWrong(t *testing.T) {
 	}
 }
 
-// TestRoCEFlow expects a note on a repeated packet, and one on a gap in the sequence numbers. A
-// queue pair that connects again begins with other numbers, which must not count as a gap.
+// TestRoCEFlow expects a note on a repeated packet, and a note on a gap in the sequence numbers. A
+// queue pair connecting again begins with other numbers. The change must not count as a gap.
 func TestRoCEFlow(t *testing.T) {
 	r := newRoCETalk(t, "IPv6")
 	for _, p := range []ib.Packet{
@@ -300,8 +300,8 @@ func TestRoCEFlow(t *testing.T) {
 	}
 }
 
-// TestRoCECutShort checks that truncated packets are reported as such, and judged only by their
-// captured part.
+// TestRoCECutShort: truncated packets are reported as truncated, and judged only by the captured
+// part.
 func TestRoCECutShort(t *testing.T) {
 	r := newRoCETalk(t, "IPv4")
 	defer r.capture()

@@ -34,13 +34,14 @@ func (m *Message) management(x *ib.Packet) {
 	m.connection(&c)
 }
 
-// Attributes of the messages that set up an alternate path. They are recognized, but not decoded.
+// Attributes of the messages for the set-up of an alternate path. These messages are recognized,
+// but not decoded.
 const (
 	loadAlternatePath     = 0x19
 	alternatePathResponse = 0x1a
 )
 
-// connectionError names a datagram of cmClass that is not a known message, and what is wrong in it.
+// connectionError names a datagram of cmClass without a known message, and reports the fault.
 func (m *Message) connectionError(b []byte, err error) {
 	m.Proto, m.Name = "cm", "unknown message"
 	switch a := binary.BigEndian.Uint16(b[16:]); {

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A roceFlow identifies the requests that a host sends to a queue pair.
+// A roceFlow identifies the requests from a host to a queue pair.
 type roceFlow struct {
 	src, dst netip.Addr
 	qpn      uint32
@@ -22,16 +22,16 @@ type requests struct {
 	left int    // remaining bytes of an RDMA Write; unseen outside of a Write
 }
 
-// unseen stands for an opcode or length that is not in the capture.
+// unseen stands for an opcode or length missing from the capture.
 const unseen = -1
 
-// newConversation is the smallest jump of sequence numbers that is a new connection. A smaller jump
-// is a gap or a repetition.
+// newConversation is the smallest jump of sequence numbers taken for a new connection. A smaller
+// jump is a gap or a repetition.
 const newConversation = 1 << 16
 
-// follow compares a request of a connection with the earlier requests. It does not follow
-// responses: they name only the requester's queue pair, and the capture does not show which
-// responder's queue pair is connected to that.
+// follow compares a request of a connection with the earlier requests. follow ignores responses:
+// responses name only the requester's queue pair, and the capture does not show the responder's
+// queue pair.
 func (r *roceHosts) follow(m *Message, p *packet, x *ib.Packet) {
 	if !x.Opcode.Kind().Request() || x.Opcode.Transport() == ib.UD {
 		return
@@ -62,7 +62,8 @@ func (r *roceHosts) follow(m *Message, p *packet, x *ib.Packet) {
 	}
 }
 
-// connects forgets the flow to the queue pair in a REQ or REP, because its numbers start again.
+// connects forgets the flow to the queue pair in a REQ or REP, because the sequence numbers start
+// again.
 func (r *roceHosts) connects(p *packet, m *Message) {
 	if m.Proto != "cm" || m.Name != "REQ" && m.Name != "REP" {
 		return
@@ -100,7 +101,7 @@ func (q *requests) take(m *Message, x *ib.Packet) {
 	}
 }
 
-// write compares the bytes of an RDMA Write with the length in its first packet.
+// write compares the bytes of an RDMA Write with the length in the first packet.
 func (q *requests) write(m *Message, x *ib.Packet) {
 	o, n := x.Opcode, len(x.Payload)
 	if o.Kind() != ib.Write {

@@ -48,7 +48,7 @@ type advert struct {
 	sink bool // advertised by SinkAvail
 }
 
-// maxAdverts limits the number of advertisements that are remembered.
+// maxAdverts limits the number of remembered advertisements.
 const maxAdverts = 4096
 
 func newSDP(p *mpaParser, whole bool) *sdpState {
@@ -60,7 +60,7 @@ func newSDP(p *mpaParser, whole bool) *sdpState {
 	return s
 }
 
-// lost records that bytes of a direction are missing or doubtful.
+// lost records missing or doubtful bytes of a direction.
 func (s *sdpState) lost(side int) {
 	s.side[side].sure = false
 	s.whole, s.view = false, [2]*sdpView{}
@@ -69,7 +69,7 @@ func (s *sdpState) lost(side int) {
 	}
 }
 
-// hello decodes the Hello, which is in the private data of the MPA Request or before it.
+// hello decodes the Hello, in the private data of the MPA Request or before the Request.
 func (p *mpaParser) hello(h *half, b []byte, l sdpwire.Layout) {
 	p.ulp = newSDP(p, true)
 	p.ulp.layout, p.ulp.settled = l, true
@@ -110,7 +110,7 @@ func (s *sdpState) greet(side int, m *Message, bufs uint16, size uint32, adverts
 	}
 }
 
-// send decodes the message that begins in a Send.
+// send decodes the message beginning in a Send.
 func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled int) {
 	body = body[:len(body)-filled]
 	if len(body) < sdpwire.BSDHLen {
@@ -166,7 +166,7 @@ func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled
 	s.follow(h, m, &x, u)
 }
 
-// sdpRow returns the requirement that an error of the codec violates.
+// sdpRow returns the requirement violated by an error of the codec.
 func sdpRow(err error) string {
 	switch {
 	case errors.Is(err, sdpwire.ErrLen):
@@ -214,8 +214,8 @@ func (s *sdpState) fields(m *Message, x *sdpwire.Message) {
 	}
 }
 
-// judge checks the rules that an observer can check: sequence numbers, credits, sizes, and whether
-// the mode allows the message. If the sender may still have been in an older mode, either mode may
+// judge checks the rules visible to an observer: sequence numbers, credits, sizes, and whether the
+// mode allows the message. If the sender may still have been in an older mode, either mode may
 // allow it.
 func (s *sdpState) judge(h *half, me, peer *sdpSide, m *Message, x *sdpwire.Message) {
 	if me.sure && x.MSeq != me.next {
@@ -271,8 +271,8 @@ func (s *sdpState) judge(h *half, me, peer *sdpSide, m *Message, x *sdpwire.Mess
 	}
 }
 
-// follow checks x against its sender's view, and advances the views of both peers. After a SuspComm
-// it only checks the messages of the suspension.
+// follow checks x against the sender's view, and advances the views of both peers. After a
+// SuspComm, follow only checks the messages of the suspension.
 func (s *sdpState) follow(h *half, m *Message, x *sdpwire.Message, u ddp.Untagged) {
 	i := side(h)
 	s.suspending(i, m, x)
@@ -295,7 +295,7 @@ func (s *sdpState) follow(h *half, m *Message, x *sdpwire.Message, u ddp.Untagge
 	peer.inbox = append(peer.inbox, *x)
 }
 
-// suspending checks the messages before and after those of a suspension. [SDP 13.1.1] [D-53]
+// suspending checks the messages before and after the messages of a suspension. [SDP 13.1.1] [D-53]
 func (s *sdpState) suspending(i int, m *Message, x *sdpwire.Message) {
 	me, peer := &s.side[i], &s.side[1-i]
 	update := x.MID == sdpwire.Data && x.PayloadLen() == 0
@@ -332,7 +332,7 @@ func (s *sdpState) advertise(me *sdpSide, x *sdpwire.Message, sink bool) {
 }
 
 // sees returns the modes that the sender of x may assume for the half of src: the present mode and,
-// if the other peer made the last change and x does not acknowledge that, the previous mode.
+// if the other peer made the last change and x does not acknowledge the change, the previous mode.
 func (src *sdpSide) sees(x *sdpwire.Message, isSource bool) (modes [2]sdpwire.Mode) {
 	modes = [2]sdpwire.Mode{src.mode, src.mode}
 	if src.changed && src.byPeer == isSource && int32(x.MSeqAck-src.at) < 0 ||
@@ -346,7 +346,7 @@ func (src *sdpSide) may(modes [2]sdpwire.Mode, legal func(sdpwire.Mode) bool) bo
 	return legal(modes[0]) || legal(modes[1])
 }
 
-// change checks a ModeChange and applies it. [SDP 12]
+// change checks and applies a ModeChange. [SDP 12]
 func (s *sdpState) change(me, peer *sdpSide, m *Message, x *sdpwire.Message) {
 	src, byPeer := me, false
 	if x.S { // the receiver's sending half

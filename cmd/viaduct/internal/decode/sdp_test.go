@@ -134,8 +134,8 @@ func TestWrongSDP(t *testing.T) {
 	}
 }
 
-// reply sends m with n bytes of payload from a peer that has received all earlier messages. If inv
-// is given, the message invalidates that STag.
+// reply sends m with n bytes of payload from a peer, after all earlier messages have reached the
+// peer. If inv is given, the message invalidates the STag inv.
 func (c *sdpTalk) reply(from int, m sdpwire.Message, n int, inv ...uint32) {
 	if other := c.seq[1-from]; other > 0 {
 		m.MSeqAck = other - 1
@@ -151,8 +151,8 @@ func (c *sdpTalk) reply(from int, m sdpwire.Message, n int, inv ...uint32) {
 	c.talk.say(from, c.enc[from].Append(nil, u.Append(nil), m.Append(nil, c.layout), make([]byte, n)))
 }
 
-// TestSDPViews checks that a message against a rule in its sender's view is reported with the
-// requirement, and that crossing messages break no rule.
+// TestSDPViews: a message against a rule in the sender's view is reported with the requirement, and
+// crossing messages break no rule.
 func TestSDPViews(t *testing.T) {
 	msg := func(mid sdpwire.MID) sdpwire.Message { return sdpwire.Message{MID: mid} }
 	sized := func(mid sdpwire.MID, size uint32) sdpwire.Message { return sdpwire.Message{MID: mid, Size: size} }

@@ -6,14 +6,14 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// An sdpView is an SDP connection as one of its peers sees it. An observer can reconstruct this
-// view exactly: the MSeqAck of a message is the number of the last message its sender had received
+// An sdpView is an SDP connection as seen by one of the peers. An observer can reconstruct the view
+// exactly: the MSeqAck of a message is the number of the last message the sender had received
 // [SDP-6.1.6-1], so the observer knows the order of sent and received messages at each peer. A
-// message is checked against its sender's view, in which crossing messages do not look like
+// message is checked against the sender's view, where crossing messages do not look like
 // violations.
 //
-// sdpState discards both views if they may be wrong: after missing bytes, after any violation, and
-// while a SrcAvailCancel holds MSeqAck back.
+// sdpState discards both views if either may be wrong: after missing bytes, after any violation,
+// and while a SrcAvailCancel holds MSeqAck back.
 type sdpView struct {
 	connecting bool
 	adverts    int               // advertisements that the other peer accepts at a time
@@ -27,7 +27,7 @@ type sdpView struct {
 	size     uint32 // bytes of each of this peer's receive Private Buffers
 }
 
-// An sdpHalf is a half-connection as one peer sees it.
+// An sdpHalf is a half-connection as seen by one peer.
 type sdpHalf struct {
 	mode  sdpwire.Mode
 	srcs  []srcOpen  // SrcAvails that are not Processed, in order
@@ -58,11 +58,11 @@ type broken struct{ id, text string }
 
 func breaks(id, format string, a ...any) broken { return broken{id, fmt.Sprintf(format, a...)} }
 
-// maxInbox limits the number of messages kept until they are acknowledged.
+// maxInbox limits the number of messages kept until acknowledged.
 const maxInbox = 1 << 16
 
-// hear applies the messages that the sender of x had received before it sent x. sure is false if
-// these messages are not known for certain.
+// hear applies the messages received by the sender of x before sending x. sure is false if the
+// received messages are not known for certain.
 func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 	if x.MSeqAck == 0 && len(v.inbox) > 0 && v.inbox[0].MSeq == 0 { // message 0 was received, or none [D-08]
 		switch v.inbox[0].MID {
@@ -281,8 +281,8 @@ func (h *sdpHalf) mayPay(mid sdpwire.MID, n int) broken {
 	return broken{}
 }
 
-// pay counts a message with n bytes of payload: it uses up a SinkAvail, or raises
-// the count. [SDP-9.5.1-4] [D-23]
+// pay counts a message with n bytes of payload: the message uses up a SinkAvail, or raises the
+// count. [SDP-9.5.1-4] [D-23]
 func (h *sdpHalf) pay(n int) {
 	h.owed -= min(h.owed, uint64(n))
 	if len(h.sinks) > 0 {
@@ -332,8 +332,8 @@ func (h *sdpHalf) read(n uint32) {
 	}
 }
 
-// sendSm applies a SendSm. It answers a SrcAvailCancel, which ends all SrcAvails, or otherwise
-// forces the oldest SrcAvail to Bcopy.
+// sendSm applies a SendSm. A SendSm answers a SrcAvailCancel, which ends all SrcAvails, or
+// otherwise forces the oldest SrcAvail to Bcopy.
 func (h *sdpHalf) sendSm(cancelled bool) {
 	switch {
 	case cancelled:
@@ -345,7 +345,7 @@ func (h *sdpHalf) sendSm(cancelled bool) {
 	}
 }
 
-// take applies a SinkAvail, received by this peer, to the half in which this peer is Data Source.
+// take applies a SinkAvail, received by this peer, to the half with this peer as Data Source.
 // [SDP-9.5.1-9] [SDP-11.3-12] [D-26]
 func (h *sdpHalf) take(x *sdpwire.Message) {
 	switch {

@@ -13,7 +13,7 @@ type Summary struct {
 	conns  map[int]*Total
 	counts int // number of Counts of all connections
 	modes  int
-	// Dropped is the number of connections that were not counted, because there were too many.
+	// Dropped is the number of connections not counted, because there were too many.
 	Dropped int
 }
 
@@ -103,10 +103,10 @@ func (s *Summary) Add(m *Message) {
 	}
 }
 
-// others is the name for messages that have no Count of their own.
+// others is the name for messages without a separate Count.
 const others = "others"
 
-// maxNames limits the names of one connection, because they are searched linearly.
+// maxNames limits the names of a connection, because names are searched linearly.
 const maxNames = 500
 
 func (t *Total) find(dir, proto, name string) *Count {

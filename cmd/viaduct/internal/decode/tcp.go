@@ -54,7 +54,7 @@ type half struct {
 	skip   int    // bytes skipped in search of the next frame
 }
 
-// behind reports whether the other side has acknowledged bytes that are still missing here.
+// behind reports whether the other side has acknowledged bytes still missing here.
 func (h *half) behind() bool {
 	n := int32(h.acked - h.next)
 	return h.hasAck && h.began && (n > 1 || n == 1 && !h.fin)
@@ -71,7 +71,7 @@ func (h *half) beyond() (seq uint32, ok bool) {
 	return h.end, h.began && h.fin && !h.ended()
 }
 
-// A piece is a segment that arrived early.
+// A piece is an early segment.
 type piece struct {
 	seq     uint32
 	b       []byte
@@ -204,7 +204,7 @@ func (c *conn) close() {
 	c.d.count(c)
 }
 
-// tell emits a message about the connection itself, unless its protocol is unknown.
+// tell emits a message about the connection itself, unless the protocol is unknown.
 func (c *conn) tell(m *Message) {
 	if c.name != "" && !c.ignore {
 		c.d.emit(m)
@@ -240,7 +240,7 @@ func (h *half) take(p *packet) {
 	h.drain()
 }
 
-// place handles bytes that are next in order, or older.
+// place handles bytes next in order, or older.
 func (h *half) place(seq uint32, b []byte, missing int) {
 	old := int(h.next - seq)
 	if old >= len(b)+missing {
@@ -268,7 +268,7 @@ func (h *half) place(seq uint32, b []byte, missing int) {
 	}
 }
 
-// hold stores a segment that arrived early.
+// hold stores an early segment.
 func (h *half) hold(x piece) {
 	i := len(h.queue)
 	for i > 0 && int32(h.queue[i-1].seq-x.seq) > 0 {
@@ -281,7 +281,7 @@ func (h *half) hold(x piece) {
 	}
 }
 
-// drain places stored segments that are next in order.
+// drain places stored segments next in order.
 func (h *half) drain() {
 	for len(h.queue) > 0 && int32(h.queue[0].seq-h.next) <= 0 {
 		x := h.queue[0]
@@ -295,7 +295,7 @@ func (h *half) drain() {
 }
 
 // bridge gives up the first hole if now is set, or if the other side acknowledged the missing bytes
-// so long ago that these cannot be in the rest of the capture.
+// so long ago that the bytes cannot be in the rest of the capture.
 func (h *half) bridge(now bool) {
 	first, ok := h.beyond()
 	if !ok {
@@ -330,7 +330,7 @@ func (h *half) hole(n int, why string) {
 	}
 	h.tellMissing(n, why)
 	if c.p != nil && !h.lost && len(h.buf) > 0 {
-		// If a complete frame is waiting, the missing bytes come after it.
+		// If a complete frame is waiting, the missing bytes come after the frame.
 		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > len(h.buf) &&
 			len(h.buf) >= hdr && h.filled == 0 {
 			k := min(n, total-len(h.buf))
@@ -356,7 +356,7 @@ func (h *half) tellMissing(n int, why string) {
 	h.c.tell(m)
 }
 
-// feed decodes b, which follows the earlier bytes.
+// feed decodes b, the bytes after the earlier bytes.
 func (h *half) feed(b []byte) {
 	c := h.c
 	if len(b) == 0 || c.ignore {
@@ -450,7 +450,7 @@ type wrongError Wrong
 func (e *wrongError) Error() string { return fmt.Sprintf("[%s] %s", e.ID, e.Text) }
 
 // finish reports the incomplete frame at the end of a stream. Because the frame's length may be
-// wrong, its bytes are searched for other frames.
+// wrong, the frame's bytes are searched for other frames.
 func (h *half) finish() {
 	c := h.c
 	for len(h.buf) > 0 && c.p != nil && !c.ignore {
@@ -481,13 +481,13 @@ type parser interface {
 	// header is the number of bytes that must be present to decode the frame.
 	need(h *half, b []byte) (total, header int, err error)
 	// frame decodes the frame of total bytes at the front of b, whose last filled bytes were not
-	// captured. It returns the number of bytes used: total, or at least one if the length cannot be
-	// right.
+	// captured. frame returns the number of bytes used: total, or at least 1 if the length cannot
+	// be right.
 	frame(h *half, b []byte, total, filled int) int
 	// find returns where in b a frame begins. If ok is false, there is none, and none begins before
-	// at. end means that no bytes follow b.
+	// at. If end is set, no bytes follow b.
 	find(h *half, b []byte, end bool) (at int, ok bool)
-	// forget discards state that is uncertain after missing or wrong bytes in a direction.
+	// forget discards uncertain state after missing or wrong bytes in a direction.
 	forget(h *half)
 	// size returns the memory the parser holds, in bytes.
 	size() int
@@ -551,8 +551,8 @@ func (c *conn) recognise(end bool) {
 	c.half[0].buf, c.half[1].buf = nil, nil
 }
 
-// search searches for frames of any protocol in a stream that was not captured from its beginning.
-// It returns the protocol, or "".
+// search searches for frames of any protocol in a stream not captured from the beginning. search
+// returns the protocol, or "".
 func (c *conn) search(h *half, end bool) string {
 	for _, name := range []string{"fcip", "vitcp", "iwarp"} {
 		if _, ok := newParser(name, c).find(h, h.buf, end); ok {

@@ -148,8 +148,8 @@ func partOf(t vitcpwire.Type) int {
 	return 3
 }
 
-// judge checks a segment on its own and against the earlier ones. It reports whether a message is
-// complete.
+// judge checks a segment on its own and against the earlier segments, and reports whether a message
+// is complete.
 func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.Header, rdma vitcpwire.RDMA, payload int) bool {
 	if f.Type == vitcpwire.NOP && payload > 0 {
 		m.wrong("VIT-3.1-NOP-1", fmt.Sprintf("a NOP with %d bytes behind it", payload))
@@ -218,7 +218,7 @@ func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.He
 	return last
 }
 
-// find searches for a segment that is followed by another one, or by the end of b.
+// find searches for a segment followed by another segment, or by the end of b.
 func (p *vitcpParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	for at = 0; at+vitcpwire.HeaderLen <= len(b); at++ {
 		n, good := vitcpHead(b[at:])
