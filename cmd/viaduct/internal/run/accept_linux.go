@@ -21,26 +21,26 @@ import (
 
 // How an accepted connection reaches the program. For each connection of the transport (an
 // arrival), the supervisor opens a connection over loopback to the program's own listener.
-// Therefore poll, epoll, select, and children that share the listener work unchanged. The
-// supervisor performs the accept call: it takes the loopback connection, writes the peer's real
+// Therefore poll, epoll, select, and children with the same listener work unchanged. The supervisor
+// performs the accept call: the supervisor takes the loopback connection, writes the peer's real
 // address into the program's memory, and installs the socket in the program. The relay starts only
-// then. A process may also accept in a way that the supervisor does not see, for example if its
-// calls cannot be served. The process would then see the supervisor as its peer. Therefore it
+// then. A process may also accept unseen by the supervisor, for example if the process's calls
+// cannot be served. The process would then see the supervisor as the peer. Therefore the process
 // receives no bytes, and the arrival is closed.
 
-// An arrival is a connection of the transport before the program accepts it.
+// An arrival is a connection of the transport not yet accepted by the program.
 type arrival struct {
 	names names
 	near  *net.TCPConn // this process's end of the loopback connection
 	far   net.Conn     // the transport's connection; nil if kept is set
 
-	// kept is a delivery that was interrupted, or that gives the program one end of a pair. In that
-	// case the loopback connection only wakes the program, and an accept delivers kept.
+	// kept is an interrupted delivery, or the delivery of an end of a pair. If kept is set, the
+	// loopback connection only wakes the program, and an accept delivers kept.
 	kept *delivery
 
 	from netip.AddrPort // source address of the loopback connection, as the listener sees it
 
-	// woken means that wake has sent a byte on near to wake the listener. It is set before watched
+	// woken is set once wake has sent a byte on near to wake the listener. It is set before watched
 	// is closed.
 	woken bool
 
@@ -49,7 +49,7 @@ type arrival struct {
 	watched chan struct{} // closed when no goroutine watches near any more
 }
 
-// A delivery is an accepted socket on its way to the program.
+// A delivery is an accepted socket on the way to the program.
 type delivery struct {
 	fd     int
 	remote netip.AddrPort // the peer's address that accept shows
@@ -62,20 +62,20 @@ type delivery struct {
 const (
 	// claimTimeout is how long an arrival may stay in the program's queue.
 	claimTimeout = time.Minute
-	// waitSlice is how long a held accept sleeps before it checks whether the program has left the
+	// waitSlice is how long a held accept sleeps before a check whether the program has left the
 	// call. A signal that ends the call leaves no other trace.
 	waitSlice = 200 * time.Millisecond
 	// shortageWait is how long an accept waits for this process to have a free descriptor.
 	shortageWait = 10 * time.Millisecond
 	// unseenCheck is how often the supervisor checks whether an arrival has left the program's
-	// queue without an accept call that was served.
+	// queue without a served accept call.
 	unseenCheck = 100 * time.Millisecond
 	// wakeTimeout bounds the wait for the byte of wake. If the program's queue was full, the kernel
 	// retransmits the byte after about as long as the queue was full.
 	wakeTimeout = claimTimeout
 )
 
-// acceptFar accepts the transport's connections for a service, until its listener is closed.
+// acceptFar accepts the transport's connections for a service, until the listener is closed.
 func (s *supervisor) acceptFar(svc *service) {
 	for {
 		far, err := svc.far.Accept()
@@ -149,7 +149,7 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 	if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0), family)); err != nil {
 		return err
 	}
-	// The arrival must be registered before the program can accept it.
+	// The arrival must be registered before the program can accept.
 	from := localName(fd)
 	a.from, a.watched = from, make(chan struct{})
 	s.ls.mu.Lock()
@@ -184,9 +184,9 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 	return nil
 }
 
-// wake sends one byte to a listener with TCP_DEFER_ACCEPT, which only accepts connections with
-// data. takeWakingByte reads the byte before the program gets the socket. The supervisor does not
-// change the option, because connections over plain TCP are still to be deferred.
+// wake sends a byte to a listener with TCP_DEFER_ACCEPT, because only connections with data are
+// accepted there. takeWakingByte reads the byte before the program gets the socket. The supervisor
+// does not change the option, because connections over plain TCP are still to be deferred.
 func (a *arrival) wake(fd int, to netip.AddrPort) {
 	if sockdiag.FindServerEnd(to, a.from).Deferred() {
 		a.woken = true
@@ -206,8 +206,8 @@ func takeWakingByte(fd int) error {
 }
 
 // awaitWakingByte waits for the waking byte of a connection and then puts the connection back into
-// the program's queue. The byte may be late because the kernel must retransmit it after the queue
-// was full. Until then the program finds the queue empty.
+// the program's queue. The byte may be late because the kernel must retransmit the byte after the
+// queue was full. Until then the program finds the queue empty.
 func (s *supervisor) awaitWakingByte(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
 		err := error(unix.EAGAIN)
@@ -224,7 +224,7 @@ func (s *supervisor) awaitWakingByte(l *carriedListener, d *delivery) {
 	})
 }
 
-// forget removes an arrival and reports whether it was still registered.
+// forget removes an arrival and reports whether the arrival was still registered.
 func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 	s.ls.mu.Lock()
 	defer s.ls.mu.Unlock()
@@ -235,9 +235,9 @@ func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 	return true
 }
 
-// watchUnclaimed closes an arrival if the program accepted it unseen, or if the arrival stays in
-// the program's queue for too long. An arrival was accepted unseen if it leaves the queue without a
-// claim, or if the program sends bytes or closes the connection.
+// watchUnclaimed closes an arrival if the program accepted the arrival unseen, or if the arrival
+// stays in the program's queue for too long. An arrival was accepted unseen if the arrival leaves
+// the queue without a claim, or if the program sends bytes or closes the connection.
 func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	go func() {
 		defer close(a.watched)
@@ -276,10 +276,10 @@ func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	}()
 }
 
-// watchQueue makes watchUnclaimed close the arrival once it has left the program's queue without a
-// claim. An accept call first takes an arrival from the queue and claims it later, after any time
-// on a busy machine. Therefore a check does not count while an accept call is between the two
-// (taking is not 0).
+// watchQueue makes watchUnclaimed close the arrival once the arrival has left the program's queue
+// without a claim. An accept call first takes an arrival from the queue and makes the claim later,
+// after any time on a busy machine. Therefore a check does not count while an accept call is
+// between the two (taking is not 0).
 func (a *arrival) watchQueue(taking *atomic.Int64, stop <-chan struct{}) {
 	to := addrPort(a.near.RemoteAddr())
 	look := time.NewTicker(unseenCheck)
@@ -413,8 +413,8 @@ func (s *supervisor) acceptShort(c *notify.Call, flags int) {
 }
 
 // hasPeerRoom reports whether the address buffer of an accept call can be written. Otherwise the
-// kernel answers the call: it takes a connection from the queue, if there is one, and closes it.
-// The lost arrival counts as accepted unseen.
+// kernel answers the call: the kernel takes a connection from the queue, if any, and closes the
+// connection. The lost arrival counts as accepted unseen.
 func hasPeerRoom(c *notify.Call) bool {
 	if c.Args[1] == 0 {
 		return true
@@ -494,14 +494,14 @@ func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener
 	}
 }
 
-// errNotValid means that the call no longer exists.
+// errNotValid reports a call that no longer exists.
 const errNotValid = unix.Errno(0xfff)
 
-// takeAndDeliver answers the call with a connection. If it returns an error, there is no connection
-// and the call is not answered yet.
+// takeAndDeliver answers the call with a connection. After an error, there is no connection and the
+// call is not answered yet.
 func (s *supervisor) takeAndDeliver(l *carriedListener, b *borrowed, c *notify.Call, flags int) error {
-	// A restarted call writes to the same memory as the call before it, so that the two must be
-	// served one after the other.
+	// A restarted call writes to the same memory as the previous call, so that the two must be
+	// served in turn.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !c.Valid() {
@@ -572,7 +572,7 @@ func (s *supervisor) takeLocked(l *carriedListener, fd int) (*delivery, error) {
 	}
 }
 
-// deliver gives the program a connection as the result of its accept.
+// deliver gives the program a connection as the result of the accept.
 func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *delivery, flags int) {
 	unix.SetNonblock(d.fd, flags&unix.SOCK_NONBLOCK != 0)
 	if c.Args[1] != 0 {
@@ -629,7 +629,7 @@ func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *
 	s.relay(d.from.near, d.from.far, func() { s.names.end(cookie) })
 }
 
-// drop closes a delivery that the program cannot get, and the connection behind it.
+// drop closes a delivery the program cannot get, and the arrival's connection.
 func (d *delivery) drop() {
 	unix.Close(d.fd)
 	if d.pair != nil && d.pair.shadow >= 0 {
@@ -647,9 +647,9 @@ func (s *supervisor) takeBack(l *carriedListener, d *delivery, cookie uint64) {
 	s.pushBack(l, d)
 }
 
-// pushBack keeps a connection that the program did not get because a signal interrupted its accept.
-// It puts a new loopback connection into the program's queue. When the program accepts the new
-// connection, the kept one replaces it.
+// pushBack keeps a connection the program did not get because a signal interrupted the accept. It
+// puts a new loopback connection into the program's queue. When the program accepts the new
+// connection, the kept connection replaces the new connection.
 func (s *supervisor) pushBack(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
 		if err := s.knockAnywhere(l.svc, &arrival{kept: d}); err != nil {

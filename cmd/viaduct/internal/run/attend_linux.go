@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/notify"
 )
 
-// Calls are answered one after the other. An answer may access the program's memory. That can block
+// Calls are answered in sequence. An answer may access the program's memory. The access can block
 // for any time if the memory belongs to a file system in user space or to userfaultfd, because the
 // program that provides the pages may itself be waiting for an answer. Therefore, if a call takes
 // longer than attendFor, another goroutine receives the next calls.
@@ -25,8 +25,9 @@ type attendant struct {
 
 const relieved = -1
 
-// attend answers calls until receive fails, and returns that error. It starts another attendant
-// whenever the current one is blocked in a call. While there are no calls, no timer runs.
+// attend answers calls until receive fails, and returns the error of receive. It starts another
+// attendant whenever the current attendant is blocked in a call. While there are no calls, no timer
+// runs.
 func attend(receive func() (*notify.Call, error), serve func(*notify.Call)) error {
 	over := make(chan error, 1)
 	start := func() *attendant {
@@ -78,8 +79,8 @@ func (a *attendant) run(receive func() (*notify.Call, error), serve func(*notify
 	}
 }
 
-// relieve reports whether the current call takes too long. If it does, the attendant receives no
-// further calls.
+// relieve reports whether the current call takes too long. If so, the attendant receives no further
+// calls.
 func (a *attendant) relieve(now time.Time) bool {
 	since := a.since.Load()
 	return since > 0 && now.UnixNano()-since > int64(attendFor) && a.since.CompareAndSwap(since, relieved)

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// Slow calls do not delay others. A relieved attendant receives no more calls, so that at most one
-// attendant receives at a time.
+// Slow calls do not delay others. A relieved attendant receives no more calls, so that at most a
+// single attendant receives at a time.
 func TestAttend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := make(chan *notify.Call)

@@ -27,7 +27,7 @@ const (
 		"process_vm_readv and process_vm_writev"
 )
 
-// Check prints whether this machine permits everything that viaduct run needs. service holds the
+// Check prints whether this machine permits all operations of viaduct run. service holds the
 // findings for [Options.Service]; nil means TCP connections over SDP. If programs cannot be run,
 // the error is a *shell.Exit with code 125.
 func Check(e *shell.Env, service []Finding) error {
@@ -143,7 +143,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// checkStart starts a program and tries each operation that carrying needs.
+// checkStart starts a program and tries each operation needed to carry connections.
 func checkStart() []Finding {
 	start := Finding{What: "seccomp", Says: "a program's calls can be served"}
 	borrow := Finding{What: "descriptors", Says: "were not tried"}
@@ -192,7 +192,7 @@ func tryBorrow(c *notify.Call, f *Finding) {
 	}
 }
 
-// tryMemory reads one byte of the path the call's second argument points to.
+// tryMemory reads a byte of the path the call's second argument points to.
 func tryMemory(c *notify.Call, f *Finding) {
 	if _, err := c.ReadMem(c.Args[1], make([]byte, 1)); err != nil {
 		f.Says, f.Do = "a program's memory can't be read: "+err.Error(), allowPidfd
@@ -245,9 +245,9 @@ func checkPortMap() Finding {
 	return f
 }
 
-// checkAccess copies a descriptor of the program before the program runs. If that is forbidden, all
-// connections would stay plain TCP. checkAccess then returns an error with --require, and otherwise
-// prints a line for the user.
+// checkAccess copies a descriptor of the program before the program runs. If the copy is forbidden,
+// all connections would stay plain TCP. checkAccess then returns an error with --require, and
+// otherwise prints a line for the user.
 func (s *supervisor) checkAccess(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == nil {

@@ -21,9 +21,9 @@ import (
 // How a connect is served. The supervisor works on a copy of the descriptor of the program's
 // socket. It starts to connect the socket, without blocking, to a separate address that does not
 // answer yet (see hold). If a signal interrupts the call, the program therefore finds a connecting
-// socket, as it should. Then the kernel performs the program's own call, whose address it ignores
-// because the socket is already connecting. So the kernel determines results, time-outs, signals
-// and restarts, and serving a call twice does no harm.
+// socket, as after any interrupted connect. Then the kernel performs the program's own call, but
+// ignores the address because the socket is already connecting. So the kernel determines results,
+// time-outs, signals and restarts, and serving a call twice does no harm.
 //
 // Meanwhile the supervisor dials the transport. If the transport refuses within Options.Bound, the
 // supervisor disconnects the socket again and leaves the connect to the kernel: the connection is
@@ -34,7 +34,7 @@ import (
 // A dial is a connect in progress.
 type dial struct {
 	rule *toRule
-	// paired means that one end of a pair has replaced the socket. Calls that wait for settled must
+	// paired is set once an end of a pair has replaced the socket. Calls waiting for settled must
 	// then start again.
 	paired bool
 	to     netip.AddrPort
@@ -90,7 +90,7 @@ func disconnects(c *notify.Call) bool {
 	return err == nil && binary.NativeEndian.Uint16(family[:]) == unix.AF_UNSPEC
 }
 
-// forgetNames removes the recorded names of a socket that is about to be disconnected.
+// forgetNames removes the recorded names of a socket about to be disconnected.
 func (s *supervisor) forgetNames(c *notify.Call) {
 	if b, err := s.borrow(c); err == nil {
 		s.names.remove(b.cookie)
@@ -190,8 +190,8 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, want target) {
 	select {
 	case <-d.done:
 		if d.err != nil && !c.Valid() {
-			// The signal may have made the program poll. It must not see its socket disconnected,
-			// so that the hold goes on.
+			// The signal may have made the program poll. The program must not see the socket
+			// disconnected, so that the hold goes on.
 			s.goOn(c, b, d, h)
 			b = nil
 			return
@@ -222,8 +222,8 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, want target) {
 	s.refused(c, d)
 }
 
-// joinLane serves a connect of a socket that cannot be held from the start. kept is true if it has
-// taken over b.
+// joinLane serves a connect of a socket that cannot be held from the start. kept is true if
+// joinLane has taken over b.
 func (s *supervisor) joinLane(c *notify.Call, b *borrowed, d *dial, bound time.Duration) (kept bool) {
 	select {
 	case <-d.done:
@@ -257,17 +257,17 @@ func (s *supervisor) joinLane(c *notify.Call, b *borrowed, d *dial, bound time.D
 	return false
 }
 
-// An earlierError is the error of an earlier connect of the socket, for which the program did not
-// wait. The kernel reports the error once, as the result of the next connect, which does nothing
-// else.
+// An earlierError is the error of an earlier connect of the socket for whose end the program did
+// not wait. The kernel reports the error once, as the only effect of the next connect.
 type earlierError struct{ errno unix.Errno }
 
 func (e *earlierError) Error() string {
 	return "the socket's earlier connect failed: " + e.errno.Error()
 }
 
-// earlier returns err as an *earlierError if its cause must be an earlier connect: a connect over
-// loopback, to an address that does not refuse, cannot have caused it. Otherwise it returns err.
+// earlier returns err as an *earlierError if the cause must be an earlier connect: a connect over
+// loopback, to an address that does not refuse, cannot have caused err. Other errors are returned
+// unchanged.
 func earlier(err error) error {
 	switch errno, _ := errors.AsType[unix.Errno](err); errno {
 	case unix.ECONNREFUSED, unix.ECONNABORTED, unix.ECONNRESET, unix.ETIMEDOUT, unix.EHOSTUNREACH:
@@ -276,7 +276,7 @@ func earlier(err error) error {
 	return err
 }
 
-// answerEarlier answers a connect with the error of the earlier one. It returns false if err is
+// answerEarlier answers a connect with the error of the earlier connect. It returns false if err is
 // another error.
 func (s *supervisor) answerEarlier(c *notify.Call, d *dial, err error) bool {
 	e, ok := errors.AsType[*earlierError](err)
@@ -289,7 +289,7 @@ func (s *supervisor) answerEarlier(c *notify.Call, d *dial, err error) bool {
 	return true
 }
 
-// answerConnect answers a connect of a socket that is connecting or connected.
+// answerConnect answers a connect of a connecting or connected socket.
 func answerConnect(c *notify.Call, b *borrowed) {
 	nonblock := isNonblock(b.fd)
 	b.close()
@@ -300,8 +300,8 @@ func answerConnect(c *notify.Call, b *borrowed) {
 	c.Continue()
 }
 
-// refused answers a connect that SDP does not carry. The connection becomes plain TCP, or the
-// connect fails with --require.
+// refused answers a connect not carried by SDP. The connection becomes plain TCP, or the connect
+// fails with --require.
 func (s *supervisor) refused(c *notify.Call, d *dial) {
 	why := whyNot(d.err)
 	if !s.o.Require {
@@ -326,8 +326,8 @@ func errnoOf(err error) unix.Errno {
 	return unix.ECONNREFUSED
 }
 
-// connectAfter makes a connect wait for an earlier one of the same socket. Either the program has
-// restarted the call after a signal, or another thread called.
+// connectAfter makes a connect wait for an earlier connect of the same socket. Either the program
+// has restarted the call after a signal, or another thread called.
 func (s *supervisor) connectAfter(d *dial, c *notify.Call, b *borrowed, r *toRule, to target) {
 	b.close()
 	<-d.settled
@@ -360,11 +360,11 @@ func (s *supervisor) leave(c *notify.Call, err error, to netip.AddrPort) {
 // noRule is the most frequent reason why a connection is not carried.
 const noRule = "no rule"
 
-// boundToInterface is the reason for sockets that loopback cannot reach.
+// boundToInterface is the reason for sockets out of reach of loopback.
 const boundToInterface = "the socket is bound to an interface"
 
-// enter returns the dial of a socket. mine is true if enter started it. d is nil, without an error,
-// if the kernel can answer the connect.
+// enter returns the dial of a socket. mine is true if enter started the dial. d is nil, without an
+// error, if the kernel can answer the connect.
 func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort) (d *dial, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -402,7 +402,7 @@ func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort
 	return d, true, nil
 }
 
-// bind records the address the program bound its socket to.
+// bind records the address the program bound the socket to.
 func (d *dial) bind(b *borrowed) {
 	bound := boundTo(b.fd)
 	d.from, d.port = bound.Addr(), bound.Port()
@@ -418,7 +418,7 @@ func boundTo(fd int) netip.AddrPort {
 	return bound
 }
 
-// settle ends a dial, and wakes the calls that wait for it.
+// settle ends a dial, and wakes the waiting calls.
 func (s *supervisor) settle(cookie uint64, d *dial) {
 	s.mu.Lock()
 	delete(s.dials, cookie)
@@ -426,7 +426,7 @@ func (s *supervisor) settle(cookie uint64, d *dial) {
 	close(d.settled)
 }
 
-// names returns the names that the program's socket shows: the transport's own addresses, with the
+// names returns the names shown by the program's socket: the transport's own addresses, with the
 // local port the program asked for.
 func (d *dial) names(local net.Addr) names {
 	n := names{remote: d.to}
@@ -449,7 +449,7 @@ func (s *supervisor) attach(b *borrowed, d *dial) error {
 	if lane == nil {
 		return errors.New("the host has no loopback address of this family")
 	}
-	// The names are set first, because another thread may wait for the socket and then ask for its
+	// The names are set first, because another thread may wait for the socket and then ask for the
 	// names.
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
 	near, err := lane.join(b)
@@ -462,7 +462,7 @@ func (s *supervisor) attach(b *borrowed, d *dial) error {
 	return nil
 }
 
-// A lane is a listener on loopback to which the supervisor connects programs' sockets.
+// A lane is a listener on loopback. The supervisor connects programs' sockets to lanes.
 type lane struct {
 	addr netip.AddrPort
 
@@ -470,7 +470,7 @@ type lane struct {
 	fd int        // guarded by mu
 }
 
-// joinTimeout bounds a connection over loopback, which takes microseconds.
+// joinTimeout bounds a connection over loopback, usually a matter of microseconds.
 const joinTimeout = time.Second
 
 func newLane(family int) (*lane, error) {
@@ -489,9 +489,10 @@ func newLane(family int) (*lane, error) {
 	return &lane{fd: fd, addr: localName(fd)}, nil
 }
 
-// join connects the program's socket to the lane and returns the other end. It closes connections
-// that others make to the lane, for example a port scanner. The source address identifies the
-// program's socket, because no other socket can have that address while it is open.
+// join connects the program's socket to the lane and returns the other end. It closes other
+// connections to the lane, for example of a port scanner. The source address identifies the
+// program's socket, because no other socket can have the address while the program's socket is
+// open.
 func (l *lane) join(b *borrowed) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -525,7 +526,7 @@ func (l *lane) acceptFrom(from netip.AddrPort) (net.Conn, error) {
 		if err != nil {
 			continue
 		}
-		// A connection that has ended belongs to an earlier socket with the same address.
+		// An ended connection belongs to an earlier socket with the same address.
 		if fromSockaddr(sa) == from && tcpState(fd) == tcpEstablished {
 			return toConn(fd)
 		}

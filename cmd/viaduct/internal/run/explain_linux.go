@@ -19,7 +19,7 @@ import (
 
 type counter = atomic.Int64
 
-// stats counts the program's connections by the way they are carried.
+// stats counts the program's connections by path.
 type stats struct {
 	Carried  counter // carried over SDP
 	Pairs    counter // carried by a socket pair with another program on this host
@@ -30,7 +30,7 @@ type stats struct {
 	BytesOut counter // bytes relayed from the program
 }
 
-// An event is one line of --explain.
+// An event is a line of --explain.
 type event struct {
 	// Call is connect, trying (before a slow connect), listen, accept, portmap, or reset (at the end
 	// of a broken connection).
@@ -117,8 +117,7 @@ var ownProc = sync.OnceValue(func() bool {
 	return err == nil && self == strconv.Itoa(os.Getpid())
 })
 
-// processOf returns the process of a thread and the name of its program, or tid and "?" if they are
-// unknown.
+// processOf returns the process of a thread and the program's name, or tid and "?" if unknown.
 func processOf(tid int) (pid int, name string) {
 	if !ownProc() {
 		return tid, "?"

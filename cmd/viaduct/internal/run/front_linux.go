@@ -21,8 +21,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// supervisorEnv holds the descriptor of the socket to the front, and the signals that the program
-// must ignore. A process that has this variable is the supervisor.
+// supervisorEnv holds the descriptor of the socket to the front, and the signals the program must
+// ignore. A process with this variable is the supervisor.
 const supervisorEnv = "VIADUCT_RUN_SUPERVISOR"
 
 // First bytes of the messages from the supervisor to the front.
@@ -43,7 +43,7 @@ const (
 // IsSupervisor reports whether Main started this process as the supervisor.
 func IsSupervisor() bool { return os.Getenv(supervisorEnv) != "" }
 
-// Main runs a program. The error is a *shell.Exit with its exit code.
+// Main runs a program. The error is a *shell.Exit with the exit code.
 func Main(_ context.Context, e *shell.Env, o *Options) error {
 	r, err := parseRules(o)
 	if err != nil {
@@ -70,8 +70,8 @@ type front struct {
 }
 
 func (f *front) run() (int, error) {
-	// Orphaned descendants become children of the supervisor. If the supervisor dies, they become
-	// children of this process.
+	// Orphaned descendants become children of the supervisor. After the supervisor's death, the
+	// descendants become children of this process.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return ExitRun, err
 	}
@@ -100,7 +100,7 @@ func (f *front) run() (int, error) {
 }
 
 // controlPair makes the socket pair between front and supervisor. theirs is inheritable, and has a
-// number that programs do not use.
+// number unused by programs.
 func controlPair() (ours *net.UnixConn, theirs int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -142,9 +142,9 @@ func (f *front) passOn() {
 		program := f.program
 		f.mu.Unlock()
 		if program > 0 {
-			// Without a supervisor it is not known whether the program has already received the
-			// signal. Therefore stop signals are not passed on: it is worse to be stopped by the
-			// terminal twice than to miss a stop signal that was sent only to this process.
+			// Without a supervisor, nobody knows whether the program has already received the
+			// signal. Therefore stop signals are not passed on: to be stopped by the terminal twice
+			// is worse than to miss a stop signal sent only to this process.
 			if !slices.Contains(stopping, n) {
 				unix.PidfdSendSignal(program, n, nil, 0)
 			}
@@ -155,7 +155,7 @@ func (f *front) passOn() {
 }
 
 // closeInherited closes the inherited descriptors, except standard error, and replaces standard
-// input and output by /dev/null. Otherwise a reader that waits for the end of a pipe would wait for
+// input and output by /dev/null. Otherwise a reader waiting for the end of a pipe would wait for
 // this process, too. Standard error stays open for messages.
 func closeInherited(keep ...*net.UnixConn) {
 	kept := map[int]bool{0: true, 1: true, 2: true}
@@ -190,7 +190,7 @@ func toNull(fds ...int) {
 	unix.Close(null)
 }
 
-// wait waits until the program ends, and returns its exit code.
+// wait waits until the program ends, and returns the exit code.
 func (f *front) wait(supervisor int) (int, error) {
 	pid := 0
 	for {
@@ -243,7 +243,7 @@ func takeListener(oob []byte) (*notify.Listener, error) {
 }
 
 // guard takes over after the supervisor has died. From then on the kernel serves the program's
-// calls, and its orphans become children of the front. guard returns the program's exit code.
+// calls, and orphans become children of the front. guard returns the program's exit code.
 func (f *front) guard(pid int) (int, error) {
 	fmt.Fprintln(os.Stderr, "viaduct run: the supervisor died; carried connections are lost, the program goes on with plain TCP")
 	f.signalTo(pid)

@@ -29,8 +29,8 @@ func (s *supervisor) getname(c *notify.Call) {
 	}
 }
 
-// getnameShort is getname when this process has only its spare descriptors left. It cannot leave
-// the call to the kernel, because a carried socket is connected to the supervisor, not to its peer.
+// getnameShort is getname when this process has only the spare descriptors left. The call cannot be
+// left to the kernel, because a carried socket is connected to the supervisor, not to the peer.
 func (s *supervisor) getnameShort(c *notify.Call) {
 	fd, err := -1, error(unix.EMFILE)
 	s.spare.use(func() bool {
@@ -60,9 +60,9 @@ func (s *supervisor) showName(c *notify.Call, fd int) {
 		return
 	}
 	if c.Nr == unix.SYS_GETPEERNAME {
-		// For a socket that is not connected, this call returns the kernel's error. The call must
-		// not be left to the kernel, because the socket may be connected by then, and would show
-		// the supervisor's address.
+		// For an unconnected socket, the call returns the kernel's error. The call must not be left
+		// to the kernel, because the socket may be connected by then, and would show the
+		// supervisor's address.
 		if _, err := unix.Getpeername(fd); err != nil {
 			errno, _ := err.(unix.Errno)
 			b.close()
@@ -94,16 +94,16 @@ func (s *supervisor) showName(c *notify.Call, fd int) {
 	}
 }
 
-// A programMemory is the memory of the program that made a call.
+// A programMemory is the memory of the calling program.
 type programMemory interface {
 	ReadMem(addr uint64, b []byte) (int, error)
 	WriteMem(addr uint64, b []byte) (int, error)
 }
 
-// shortNames records the calls with a buffer too short for the name, until the program has their
-// answer. The answer of such a call replaces the buffer's length by the whole length of the name.
-// If a signal prevents the answer, the kernel repeats the call, with that length. Without this
-// record, the name would then be written beyond the end of the buffer.
+// shortNames records the calls with a buffer too short for the name, until the program has the
+// answer. The answer replaces the buffer's length by the whole length of the name. If a signal
+// prevents the answer, the kernel repeats the call, with the whole length. Without the record, the
+// name would then be written beyond the end of the buffer.
 type shortNames struct {
 	mu sync.Mutex
 	m  map[int]shortName // guarded by mu; by thread
@@ -135,7 +135,7 @@ func (t *shortNames) room(thread int, addr, length uint64, n, full int) int {
 	return n
 }
 
-// answered records that a thread has the answer of its call.
+// answered records the arrival of a call's answer at a thread.
 func (t *shortNames) answered(thread int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

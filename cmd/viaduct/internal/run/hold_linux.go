@@ -16,13 +16,13 @@ import (
 )
 
 // A held socket of the program is in the state SYN_SENT, towards a listener of ours that drops
-// every SYN. When the dial has succeeded, a second socket of ours, bound to that listener's
-// address, connects to the program's socket. This is a simultaneous open, which establishes both.
-// Therefore the program's socket shows exactly the states of a slow connect: epoll reports nothing,
-// a second connect returns EALREADY, getpeername returns ENOTCONN. A program that gives up after
-// its own time-out leaves nothing behind.
+// every SYN. When the dial has succeeded, a second socket of ours, bound to the listener's address,
+// connects to the program's socket. The result is a simultaneous open: both sockets become
+// established. Therefore the program's socket shows exactly the states of a slow connect: epoll
+// reports nothing, a second connect returns EALREADY, getpeername returns ENOTCONN. A program that
+// gives up after a time-out leaves nothing behind.
 
-// seize makes the program's socket a held socket. After an error, the socket is as it was before.
+// seize makes the program's socket a held socket. After an error, the socket is unchanged.
 func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	h, err := newHolder(d.to.Addr().Is4(), b.family)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 
 // dialRoom returns an error if fewer descriptors are free than a plain dial may need. A held socket
 // cannot be left to the kernel any more. If the dial then failed because no descriptor is free, the
-// plain dial would fail as well, and with it the program's connect.
+// plain dial would fail as well, and so would the program's connect.
 func dialRoom(fd int) (err error) {
 	var fds []int
 	for len(fds) < 4 && err == nil {
@@ -127,7 +127,7 @@ func (d *dial) heldName() netip.AddrPort {
 	return netip.AddrPortFrom(from, d.port)
 }
 
-// sendTimeout returns SO_SNDTIMEO of a socket, 0 if it is not set.
+// sendTimeout returns SO_SNDTIMEO of a socket, 0 if unset.
 func sendTimeout(fd int) time.Duration {
 	tv, err := unix.GetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO)
 	if err != nil {
@@ -149,9 +149,9 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 		s.names.end(b.cookie)
 		s.stats.Refused.Add(1)
 		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: whyNot(d.err)})
-		// When the holder is closed, a reset answers the next SYN of the program's socket, which
-		// reports ECONNREFUSED. That may take a second. It would be quicker to disconnect the
-		// socket and connect it to a closed port, but the program could see ECONNRESET in between.
+		// When the holder is closed, a reset answers the next SYN of the program's socket, and the
+		// socket reports ECONNREFUSED. The next SYN may take a second. A disconnect and a connect
+		// to a closed port would be quicker, but the program could see ECONNRESET in between.
 		return
 	}
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
@@ -180,7 +180,7 @@ func dialPlain(ctx context.Context, d *dial) (net.Conn, error) {
 	return nd.DialContext(ctx, "tcp", d.to.String())
 }
 
-// A holder is a listener on loopback that does not answer.
+// A holder is a listener on loopback without answers.
 type holder struct {
 	fd     int
 	near   *nearSocket
@@ -228,7 +228,7 @@ func (h *holder) listen() error {
 		return nil
 	}
 	// Some systems do not let an unprivileged process attach a filter. A listener whose queue is
-	// full drops every SYN as well. One connection fills this queue.
+	// full drops every SYN as well. A single connection fills the queue.
 	if h.filler, err = unix.Socket(h.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return err
 	}

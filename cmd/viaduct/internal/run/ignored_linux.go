@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A signalSet is a set of signals as the kernel writes it: bit 0 stands for signal 1.
+// A signalSet is a set of signals in the kernel's form: bit 0 stands for signal 1.
 type signalSet uint64
 
 func (s signalSet) has(sig syscall.Signal) bool { return s>>(sig-1)&1 != 0 }
@@ -27,24 +27,23 @@ func (s *signalSet) add(sig syscall.Signal)     { *s |= 1 << (sig - 1) }
 // signals is the number of signals.
 const signals = 64
 
-// ignoredAtStart returns the signals that were ignored when this process was executed. The program
-// must ignore them as well. It may be called once, before the process takes SIGCONT.
+// ignoredAtStart returns the signals ignored at the start of this process. The program must ignore
+// the same signals. Call ignoredAtStart once, before the process takes SIGCONT.
 //
 // A pure Go program has no simpler way. The runtime replaces the handlers of most signals before
 // any other code runs, so that /proc/self/status shows only the rest. Package signal knows the
-// former handlers of SIGHUP and SIGINT only. The parent may ignore other signals than those its
-// child was started with. A helper that runs before the runtime would have to be another program,
-// or C.
+// former handlers of SIGHUP and SIGINT only. The parent may ignore other signals than at the start
+// of the child. A helper to run before the runtime would have to be another program, or C.
 //
-// The runtime stores the former handlers in runtime.fwdSig, one word for each signal. The linker
-// does not let other packages name that variable, and most builds have no symbol table. Therefore
-// its address is found by a value that only this variable holds: this function sets that value as
-// the kernel's handler of a signal that the runtime has left alone, and then makes the runtime take
-// the signal over, which stores the value in fwdSig.
+// The runtime stores the former handlers in runtime.fwdSig, a word for each signal. The linker does
+// not let other packages name fwdSig, and most builds have no symbol table. Therefore the address
+// is found by a value held only by fwdSig: ignoredAtStart sets the value as the kernel's handler of
+// a signal left alone by the runtime, and then makes the runtime take the signal over. The runtime
+// thereby stores the value in fwdSig.
 //
-// This is safe at any moment: memory is only read, and the value is the address of a handler that
-// does nothing if the signal arrives meanwhile. If anything is not as expected, the function does
-// not fail: it returns the signals that the kernel still ignores.
+// The search is safe at any moment: memory is only read, and the value is the address of a handler
+// that does nothing if the signal arrives meanwhile. If the search fails, ignoredAtStart returns
+// the signals still ignored by the kernel.
 func ignoredAtStart() signalSet {
 	ignored := ignoredNow()
 	old, err := handlersAtStart()
@@ -59,8 +58,8 @@ func ignoredAtStart() signalSet {
 	return ignored
 }
 
-// ignoredNow returns the signals that the kernel ignores for this process. Package signal reports
-// only SIGHUP, SIGINT and the signals with a handler.
+// ignoredNow returns the signals the kernel ignores for this process. Package signal reports only
+// SIGHUP, SIGINT and the signals with a handler.
 func ignoredNow() signalSet {
 	b, _ := os.ReadFile("/proc/self/status")
 	mask, _ := strconv.ParseUint(fieldOf(b, "SigIgn:"), 16, 64)
@@ -74,8 +73,8 @@ const sigIgnore = 1
 // emptyHandler returns the address of a signal handler that does nothing.
 func emptyHandler() uintptr
 
-// handlersAtStart returns the handlers of all signals at the start of the process, as the runtime
-// saved them. The value is 0 for signals that the runtime has left alone.
+// handlersAtStart returns the handlers of all signals at the start of the process, as saved by the
+// runtime. The value is 0 for signals the runtime has left alone.
 func handlersAtStart() (old [signals + 1]uint64, err error) {
 	const probe = syscall.SIGCONT
 	var was, marked [4]uint64 // struct sigaction: the handler, flags, the restorer, the mask
@@ -129,7 +128,7 @@ func sigaction(sig syscall.Signal, set, old *[4]uint64) error {
 }
 
 // findWords finds an array of n words in the variables of this program. The word at index is value,
-// and no other word is. The error is nil only for exactly one match.
+// and no other word is. The error is nil only for exactly 1 match.
 func findWords(value uint64, index, n int) ([]uint64, error) {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -180,8 +179,8 @@ func findWords(value uint64, index, n int) ([]uint64, error) {
 var errMarkTwice = errors.New("run: the mark is there twice")
 
 // findIn is findWords for the mapping between two addresses. It returns nil if the mapping does not
-// contain value. The variables of the command take 46 MB, most of which the process never touches.
-// A read in one piece would fill as much memory, in each new process.
+// contain value. The variables of the command take 46 MB, mostly untouched by the process. A read
+// in a single piece would fill as much memory, in each new process.
 func findIn(mem io.ReaderAt, from, to string, value uint64, index, n int) (found []uint64, err error) {
 	lo, err := strconv.ParseUint(from, 16, 63)
 	if err != nil {
@@ -215,7 +214,7 @@ func findIn(mem io.ReaderAt, from, to string, value uint64, index, n int) (found
 	return found, nil
 }
 
-// wordsEqual returns where in b the words are that equal w.
+// wordsEqual returns the offsets in b of the words equal to w.
 func wordsEqual(b, w []byte) (at []int) {
 	for from := 0; ; {
 		i := bytes.Index(b[from:], w)

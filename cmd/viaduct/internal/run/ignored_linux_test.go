@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestHandlersAtStartContinued: handlersAtStart works while SIGCONT arrives, which is the signal
-// that it uses.
+// TestHandlersAtStartContinued: handlersAtStart works while SIGCONT, the signal used by
+// handlersAtStart, arrives.
 func TestHandlersAtStartContinued(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

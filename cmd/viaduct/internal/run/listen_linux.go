@@ -24,8 +24,8 @@ import (
 	"viaduct/sdp"
 )
 
-// A place is an address where the program listens. Children that each have a socket of their own
-// (SO_REUSEPORT) share a place.
+// A place is an address where the program listens. Children with separate sockets (SO_REUSEPORT)
+// share a place.
 type place struct {
 	addr netip.AddrPort
 	dual bool // an IPv6 listener that accepts IPv4 as well
@@ -43,7 +43,7 @@ func (p place) dialled() netip.AddrPort {
 	return netip.AddrPortFrom(loopbackOf(family), p.addr.Port())
 }
 
-// network returns the arguments with which the transport listens at the place.
+// network returns the arguments for the transport to listen at the place.
 func (p place) network() (network, host string) {
 	switch {
 	case p.addr.Addr().Is4():
@@ -123,7 +123,7 @@ func (s *supervisor) listen(c *notify.Call) {
 	c.Return(0, 0)
 }
 
-// addListener makes the transport listen for a listening socket, if a rule covers it, and prints a
+// addListener makes the transport listen for a listening socket, if covered by a rule, and prints a
 // line of --explain for a new place.
 func (s *supervisor) addListener(b *borrowed, thread int) error {
 	at := localName(b.fd)
@@ -155,9 +155,9 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 	return nil
 }
 
-// open returns the service of a place; fresh means that open has created the service. open records
-// the program's listener, which already listens. Therefore a concurrent checkListener either finds
-// the listener, or has ended an earlier service of the place before.
+// open returns the service of a place; fresh is true if open has created the service. open records
+// the program's listener, already listening. Therefore a concurrent checkListener either finds the
+// listener, or has ended an earlier service of the place before.
 func (ls *listeners) open(s *supervisor, p place, cookie uint64) (svc *service, fresh bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -209,7 +209,7 @@ func (s *supervisor) listenFar(p place, r *listenRule) (*sdp.Listener, error) {
 }
 
 // listened reports whether anything listens at the port of a place. If the program has just closed
-// its listener, a connection must be refused, not accepted and then reset.
+// the listener, a connection must be refused, not accepted and then reset.
 func (p place) listened() bool {
 	all, err := sockdiag.Listeners(p.addr.Port())
 	return err != nil || len(all) > 0
@@ -224,8 +224,8 @@ func (svc *service) close() {
 	}
 }
 
-// publishLocked registers the SDP addresses of a place with the Port Mapper, or removes them. The
-// listeners of a port share one entry, for all addresses of both families.
+// publishLocked registers the SDP addresses of a place with the Port Mapper, or removes the
+// registration. The listeners of a port share an entry, for all addresses of both families.
 func (ls *listeners) publishLocked(p place) error {
 	if ls.mapper == nil {
 		return nil
@@ -264,15 +264,15 @@ func (ls *listeners) closeLocked(svc *service) {
 	svc.close()
 }
 
-// watchListeners calls checkListeners periodically, because no event reports that a program has
-// closed a listener.
+// watchListeners calls checkListeners periodically, because no event reports the close of a
+// listener by a program.
 func (s *supervisor) watchListeners() {
 	for range time.Tick(time.Second) {
 		s.checkListeners()
 	}
 }
 
-// checkListeners ends the services that have lost their listeners.
+// checkListeners ends the services without listeners.
 func (s *supervisor) checkListeners() {
 	s.ls.mu.Lock()
 	var all []*service
@@ -285,8 +285,8 @@ func (s *supervisor) checkListeners() {
 	}
 }
 
-// checkListener ends a service if nothing listens at its place. It holds ls.mu, so that open does
-// not record a new listener with the service meanwhile.
+// checkListener ends a service if nothing listens at the service's place. It holds ls.mu, so that
+// open does not record a new listener with the service meanwhile.
 func (s *supervisor) checkListener(svc *service) {
 	ls := &s.ls
 	ls.mu.Lock()
@@ -299,8 +299,8 @@ func (s *supervisor) checkListener(svc *service) {
 	}
 }
 
-// inheritListeners carries the listeners that this process, and so the program, was started with.
-// The program makes no listen call for such a listener.
+// inheritListeners carries the listeners inherited by this process, and so by the program. The
+// program makes no listen call for an inherited listener.
 func (s *supervisor) inheritListeners() {
 	ents, _ := os.ReadDir("/proc/self/fd")
 	for _, ent := range ents {
@@ -321,7 +321,7 @@ func (s *supervisor) inheritListeners() {
 	}
 }
 
-// servePortMap makes the listeners known to clients, unless the options forbid that.
+// servePortMap makes the listeners known to clients, unless forbidden by the options.
 func (s *supervisor) servePortMap() (err error) {
 	if len(s.rules.listen) == 0 || s.o.PortMapListen == "off" {
 		return nil

@@ -21,12 +21,12 @@ import (
 	"viaduct/internal/status"
 )
 
-// A pair connects two programs of one host that both run under viaduct run. Each gets an end of a
-// unix stream socket instead of its TCP socket, so that nothing is relayed. The connecting
-// program's supervisor makes the pair and passes one end to the listening program's supervisor (see
-// rendezvous). The other supervisor delivers the end like an arrival of the transport: it opens a
-// loopback connection to the program's listener, and replaces the connection by the end when the
-// program accepts.
+// A pair connects two programs of a host, both run under viaduct run. Each program gets an end of a
+// unix stream socket instead of the TCP socket, so that nothing is relayed. The connecting
+// program's supervisor makes the pair and passes an end to the listening program's supervisor (see
+// rendezvous). The other supervisor delivers the end like an arrival of the transport: the
+// supervisor opens a loopback connection to the program's listener, and replaces the connection by
+// the end when the program accepts.
 //
 // Calls that unix sockets answer differently than TCP sockets are served here: names, a second
 // connect, and the options of TCP and IP (see pairopt).
@@ -54,18 +54,18 @@ func (p *pair) succeed(c *notify.Call) {
 	}
 }
 
-// repeats reports whether c repeats the last connect that was answered. If a signal arrives at the
-// same moment, the kernel drops the answer and restarts the call, without notice to the supervisor.
-// The caller holds mu.
+// repeats reports whether c repeats the last answered connect. If a signal arrives at the same
+// moment, the kernel drops the answer and restarts the call, without notice to the supervisor. The
+// caller holds mu.
 func (p *pair) repeats(c *notify.Call) bool {
 	last := p.answered.Swap(nil)
 	return last != nil && last.TID == c.TID && last.Args == c.Args
 }
 
-// maxLookedThrough is how many descriptors of a program are checked before one is replaced.
+// maxLookedThrough is how many descriptors of a program are checked before a replacement.
 const maxLookedThrough = 4096
 
-// pairs holds the pairs of the program, by the cookie of its end.
+// pairs holds the pairs of the program, by the cookie of the program's end.
 type pairs struct {
 	used atomic.Bool // set with the first pair; without pairs, calls need no look-up
 
@@ -78,7 +78,7 @@ type pairs struct {
 // pairSweep is how often the supervisor looks for pairs the program has closed.
 const pairSweep = time.Second
 
-// addPair records an end and its names. The pair owns the shadow.
+// addPair records an end and the end's names. The pair owns the shadow.
 func (s *supervisor) addPair(cookie uint64, p *pair, n names, role string) {
 	defer s.watchPair(cookie, n, role) // runs after the locks were released
 	n.family = p.family
@@ -97,8 +97,8 @@ func (s *supervisor) addPair(cookie uint64, p *pair, n names, role string) {
 	}
 }
 
-// watchPair lists an end in "viaduct ps". Its bytes are not counted, because they do not pass
-// through the supervisor.
+// watchPair lists an end in "viaduct ps". Bytes of pairs are not counted, because the supervisor
+// does not relay pairs.
 func (s *supervisor) watchPair(cookie uint64, n names, role string) {
 	s.e.Status.Server().Watch(status.Source{
 		Report: func(bool) status.Conn {
@@ -114,8 +114,8 @@ func (s *supervisor) watchPair(cookie uint64, n names, role string) {
 	})
 }
 
-// forgetPair removes the record of an end that the program does not have. It returns the pair, or
-// nil if there is no record.
+// forgetPair removes the record of an end absent from the program. It returns the pair, or nil if
+// there is no record.
 func (s *supervisor) forgetPair(cookie uint64) *pair {
 	s.pairs.mu.Lock()
 	p := s.pairs.m[cookie]
@@ -125,7 +125,7 @@ func (s *supervisor) forgetPair(cookie uint64) *pair {
 	return p
 }
 
-// close waits for an option call that uses the shadow.
+// close closes the shadow, after a running option call.
 func (p *pair) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,9 +133,9 @@ func (p *pair) close() {
 	p.shadow = -1
 }
 
-// sweepPairs removes the ends that the program has closed, until none is left. No event reports a
-// close. An end must be missing in two lists of the kernel, because the kernel makes a long list in
-// pieces, between which sockets change their place.
+// sweepPairs removes the ends closed by the program, until none is left. No event reports a close.
+// An end must be missing in two lists of the kernel, because the kernel makes a long list in
+// pieces, and sockets change their place between pieces.
 func (s *supervisor) sweepPairs() {
 	ps := &s.pairs
 	var missing map[uint64]bool
@@ -173,7 +173,7 @@ func (s *supervisor) sweepPairs() {
 }
 
 // findPair returns the pair of a call's first argument, nil if the argument is no pair. It costs a
-// system call. It returns an error if this process has no descriptor left.
+// system call. The error reports a lack of descriptors in this process.
 func (s *supervisor) findPair(c *notify.Call) (*pair, error) {
 	if !s.pairs.used.Load() {
 		return nil, nil
@@ -199,8 +199,8 @@ func (ps *pairs) get(cookie uint64) *pair {
 	return ps.m[cookie]
 }
 
-// goesOn records that the program makes further calls on its end with a cookie, and so has the
-// answer of its connect.
+// goesOn records a further call of the program on the end with a cookie. The program therefore has
+// the answer of the connect.
 func (ps *pairs) goesOn(cookie uint64) {
 	if !ps.used.Load() {
 		return
@@ -219,8 +219,8 @@ func (s *supervisor) findPairShort(c *notify.Call) (p *pair, err error) {
 	return p, err
 }
 
-// connectPaired serves a connect of a socket that a pair has already replaced. For any other
-// socket, it returns false and does not answer.
+// connectPaired serves a connect of a socket already replaced by a pair. For any other socket,
+// connectPaired returns false and does not answer.
 func (s *supervisor) connectPaired(c *notify.Call) bool {
 	p, err := s.findPair(c)
 	if err != nil {
@@ -248,12 +248,12 @@ func (s *supervisor) mayPair(to netip.AddrPort) bool {
 	return s.rules.sameHost(to.Port()) && to.Addr().Zone() == "" && s.carrier.local.has(to.Addr())
 }
 
-// errNoPair means that no supervisor listens for a place.
+// errNoPair reports a place without a listening supervisor.
 var errNoPair = errors.New("no viaduct run --same-host listens there")
 
 // connectPair connects a socket of the program by a pair. If done is false, the socket must be
 // connected in another way; why is the reason. If another connect of the socket is in progress,
-// connectPair does nothing and returns that one as before.
+// connectPair does nothing and returns the other dial as before.
 func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort) (done bool, before *dial, why error) {
 	d := &dial{to: to, done: make(chan struct{}), settled: make(chan struct{}), paired: true}
 	s.mu.Lock()
@@ -265,8 +265,8 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 	s.dials[b.cookie] = d
 	s.mu.Unlock()
 	defer s.settle(b.cookie, d)
-	// After a signal, the program may already have connected the socket. Later calls wait for this
-	// connect.
+	// After a signal, the program may already have connected the socket. Later calls wait for the
+	// present connect.
 	if !c.Valid() {
 		return true, nil, nil
 	}
@@ -310,7 +310,7 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 	return true, nil, nil
 }
 
-// A pairEnd is the connecting program's end of a pair, before the program has it.
+// A pairEnd is the connecting program's end of a pair, before delivery to the program.
 type pairEnd struct {
 	fd     int
 	cookie uint64
@@ -320,8 +320,8 @@ type pairEnd struct {
 }
 
 // newPairEnd makes a pair and passes the other end to the listening program's supervisor. The
-// listening program then sees a connection. Therefore newPairEnd first allocates everything this
-// end needs.
+// listening program then sees a connection. Therefore newPairEnd first allocates all resources of
+// the near end.
 func newPairEnd(b *borrowed, d *dial) (e *pairEnd, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -344,7 +344,7 @@ func newPairEnd(b *borrowed, d *dial) (e *pairEnd, err error) {
 	return e, nil
 }
 
-// drop closes a pair that cannot be given to the program.
+// drop closes an undeliverable pair.
 func (e *pairEnd) drop() {
 	unix.Close(e.fd)
 	if e.pair.shadow >= 0 {
@@ -382,8 +382,8 @@ func (ps *pairs) keep(cookie uint64, e *pairEnd) {
 	})
 }
 
-// takeKept returns the end that was kept for a socket. It returns nil if there is none, or if the
-// program now connects to another address.
+// takeKept returns the kept end of a socket. It returns nil if there is none, or if the program now
+// connects to another address.
 func (ps *pairs) takeKept(cookie uint64, to netip.AddrPort) *pairEnd {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -397,9 +397,9 @@ func (ps *pairs) takeKept(cookie uint64, to netip.AddrPort) *pairEnd {
 }
 
 // replaceable reports whether a thread's descriptor may be replaced by another file, such as the
-// end of a pair, and returns its flags. Nothing else in the process may refer to the old file: no
-// second descriptor, and no registration with epoll. Copies that fork gave to other processes are
-// not found.
+// end of a pair, and returns the old file's flags. Nothing else in the process may refer to the old
+// file: no second descriptor, and no registration with epoll. Copies given to other processes by
+// fork are not found.
 func replaceable(tid, number, fd int) (flags int, err error) {
 	if !ownProc() {
 		return 0, errors.New("/proc is that of another pid namespace")

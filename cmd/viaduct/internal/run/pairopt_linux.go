@@ -15,9 +15,9 @@ import (
 )
 
 // A pair's shadow, a TCP socket without data, has the options of TCP and IP, such as TCP_NODELAY,
-// because unix sockets do not have them. All other options are set on the unix socket.
+// because unix sockets lack these options. All other options are set on the unix socket.
 
-// pairFilter returns the rules that notify the supervisor of calls for the shadow's options.
+// pairFilter returns the rules to notify the supervisor of calls for the shadow's options.
 func pairFilter() (rules []notify.Rule) {
 	for _, level := range []uint32{unix.IPPROTO_IP, unix.IPPROTO_TCP, unix.IPPROTO_IPV6} {
 		is := []notify.Cond{{Arg: 1, Low: level, High: level}}
@@ -28,9 +28,9 @@ func pairFilter() (rules []notify.Rule) {
 		{Arg: 1, Low: unix.SOL_SOCKET, High: unix.SOL_SOCKET}, {Arg: 2, Low: unix.SO_PROTOCOL, High: unix.SO_DOMAIN}}})
 }
 
-// shadowOptions are the options this process can set safely for the program, although it may have
-// more privileges: their values hold no pointers, and setting them loads no module. A pair has no
-// other options of TCP and IP.
+// shadowOptions are the options this process can set safely for the program, in spite of possible
+// extra privileges: the values hold no pointers, and setting the options loads no module. A pair
+// has no other options of TCP and IP.
 var shadowOptions = map[int][]int{
 	unix.SOL_SOCKET: {unix.SO_PROTOCOL, unix.SO_DOMAIN},
 	unix.IPPROTO_TCP: {unix.TCP_NODELAY, unix.TCP_MAXSEG, unix.TCP_CORK, unix.TCP_KEEPIDLE,
@@ -140,8 +140,8 @@ func (p *pair) get(c *notify.Call, level, name int) unix.Errno {
 	return 0
 }
 
-// copiedOptions are the integer options that any socket has. They are copied from the program's TCP
-// socket to the unix socket that replaces it.
+// copiedOptions are the integer options of any socket. They are copied from the program's TCP
+// socket to the replacing unix socket.
 var copiedOptions = []int{unix.SO_KEEPALIVE, unix.SO_OOBINLINE, unix.SO_RCVLOWAT, unix.SO_PRIORITY,
 	unix.SO_REUSEADDR, unix.SO_REUSEPORT, unix.SO_BUSY_POLL}
 
@@ -162,8 +162,8 @@ func copyOptions(to, from int) {
 	if l, err := getLinger(from); err == nil && l.Onoff != 0 {
 		unix.SetsockoptLinger(to, unix.SOL_SOCKET, unix.SO_LINGER, l)
 	}
-	// Buffer sizes are copied only if the program has set them, because the kernel's own choice
-	// differs by family.
+	// Buffer sizes are copied only if set by the program, because the kernel's own choice differs
+	// by family.
 	locked, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
 	if err != nil {
 		return

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child that has ended keeps its number until it is waited for, so that a forwarded signal
-// reaches no other process. The event that a child has stopped or was continued stays until
-// takeChange.
+// An ended child keeps the process number until a wait, so that a forwarded signal reaches no other
+// process. The event of a stopped or continued child stays until takeChange.
 func TestChangedChild(t *testing.T) {
 	for script, want := range map[string]int{"exit 0": 0, "exit 7": 7, "kill -9 $$": 128 + 9, "kill -15 $$": 128 + 15} {
 		child, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", script}, nil)

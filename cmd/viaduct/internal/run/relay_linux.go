@@ -43,8 +43,8 @@ func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
 		over := make(chan struct{})
 		wg.Go(func() {
 			oneWay(far, near, &s.stats.BytesOut)
-			// If no process of the program is left, the end of its stream means that its socket is
-			// closed, and that nobody will read further bytes of the peer.
+			// If no process of the program is left, the end of the program's stream means a closed
+			// socket: nobody will read further bytes of the peer.
 			select {
 			case <-s.alive.Done():
 				near.Close()
@@ -58,7 +58,7 @@ func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
 	})
 }
 
-// explainReset explains the error that ended a relay, unless this process closed the connection.
+// explainReset explains the error at the end of a relay, unless this process closed the connection.
 func (s *supervisor) explainReset(far net.Conn, err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
@@ -72,7 +72,7 @@ func (s *supervisor) explainReset(far net.Conn, err error) {
 }
 
 func closeWrite(c stream) error {
-	// The peer may have closed both directions, which is no failure.
+	// The peer may have closed both directions. A full close is no failure.
 	if err := c.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) {
 		return err
 	}

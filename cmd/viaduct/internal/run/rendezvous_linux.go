@@ -16,10 +16,10 @@ import (
 	"viaduct/internal/sockdiag"
 )
 
-// How supervisors of one host find each other. For each place where its program listens, a
-// supervisor has a unix socket in the abstract namespace, which belongs to the network namespace.
-// The name of the socket is made of the place and the user. Both sides serve only processes of
-// their own user, as reported by the kernel.
+// How supervisors of a host find each other. For each place where the program listens, a supervisor
+// has a unix socket in the abstract namespace, a part of the network namespace. The name of the
+// socket is made of the place and the user. Both sides serve only processes of their own user, as
+// reported by the kernel.
 
 const (
 	// pairTimeout bounds an answer of the other supervisor.
@@ -30,7 +30,7 @@ const (
 	maxPairMessage = 1024
 )
 
-// A pairRequest asks for a connection. Its message carries one end of a pair.
+// A pairRequest asks for a connection. The message carries an end of a pair.
 type pairRequest struct {
 	To   netip.AddrPort `json:"to"`
 	From netip.AddrPort `json:"from"` // port 0: any
@@ -42,13 +42,13 @@ type pairAnswer struct {
 	Why  string         `json:"why,omitempty"`
 }
 
-// pairAddr returns the unix address at which the supervisor of a place can be reached.
+// pairAddr returns the unix address of the supervisor of a place.
 func pairAddr(at netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/%s", os.Geteuid(), at)}
 }
 
 // sameUser reports whether the process at the other end of a unix socket has the same user as this
-// one. A user without a number in our namespace is never the same.
+// process. A user without a number in our namespace is never the same.
 func sameUser(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -66,7 +66,8 @@ func sameUser(c *net.UnixConn) bool {
 const overflowUID = 65534
 
 // askForPair passes an end of a pair to the listening program's supervisor. It returns the address
-// the connecting program shows. The error is errNoPair if no such supervisor of this user is found.
+// the connecting program shows. The error is errNoPair if no listening supervisor of the same user
+// is found.
 func askForPair(to, from netip.AddrPort, end int) (netip.AddrPort, error) {
 	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
 	places := []netip.Addr{to.Addr(), any6}
@@ -135,7 +136,7 @@ func (s *supervisor) servePairs(svc *service) {
 	}
 }
 
-// givePair delivers one end of a pair to the program's listener.
+// givePair delivers an end of a pair to the program's listener.
 func (s *supervisor) givePair(svc *service, c *net.UnixConn) pairAnswer {
 	refuse := func(err error) pairAnswer { return pairAnswer{Why: err.Error()} }
 	b, oob := make([]byte, maxPairMessage), make([]byte, unix.CmsgSpace(4))
@@ -193,7 +194,7 @@ func (p place) takes(to netip.AddrPort) error {
 	return nil
 }
 
-// oneFamily reports whether both addresses are valid and can be those of one connection.
+// oneFamily reports whether both addresses are valid and can belong to the same connection.
 func oneFamily(a, b netip.AddrPort) bool {
 	return a.IsValid() && b.IsValid() && a.Addr().Is4() == b.Addr().Is4()
 }

@@ -9,9 +9,9 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A connect counts as a repetition of the answered connect only if the same thread makes it, with
-// the same arguments, and for the first time. The program must have made no other call on its end
-// in between.
+// A connect counts as a repetition of the answered connect only if made by the same thread, with
+// the same arguments, and for the first time. The program must have made no other call on the
+// program's end in between.
 func TestPairRepeats(t *testing.T) {
 	args := [6]uint64{5, 0x1000, 16}
 	answered := &notify.Call{ID: 1, TID: 7, Args: args}
@@ -50,8 +50,8 @@ func (b *buffer) ReadMem(addr uint64, p []byte) (int, error)  { return copy(p, b
 func (b *buffer) WriteMem(addr uint64, p []byte) (int, error) { return copy(b[addr:], p), nil }
 
 // A call whose answer was lost is repeated, and then finds the whole length of the name instead of
-// the length of its buffer. Memory beyond the buffer must not be written. A new call, after an
-// answer, may use the length it passes.
+// the length of the buffer. Memory beyond the buffer must not be written. A new call, after an
+// answer, may use the passed length.
 func TestShortNames(t *testing.T) {
 	const room, full = 16, 28
 	name := make([]byte, full)

@@ -1,13 +1,13 @@
-// Package run is the verb run: it carries the TCP connections of an unmodified program over SDP, or
-// lets a [Service] answer the program's calls (--rdma).
+// Package run is the verb run. The verb carries the TCP connections of an unmodified program over
+// SDP, or lets a [Service] answer the program's calls (--rdma).
 //
 // Three processes take part. The front is the process the shell started. It starts the supervisor,
 // passes on signals, and ends with the program's exit code. If the supervisor dies, the front
-// serves the program's calls. The supervisor starts the program as its child, answers its calls,
-// and carries its connections. It lives as long as any process of the program.
+// serves the program's calls. The supervisor starts the program as a child, answers the program's
+// calls, and carries the connections. It lives as long as any process of the program.
 //
-// A carried connection is the program's own TCP socket, connected over loopback to the supervisor,
-// which relays its bytes.
+// A carried connection is the program's own TCP socket, connected over loopback to the supervisor.
+// The supervisor relays the bytes.
 package run
 
 import (
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Exit codes, with the meaning that shells give them.
+// Exit codes, with the same meaning as in shells.
 const (
 	ExitRun       = 125 // run itself failed
 	ExitNotExec   = 126 // the program can't be executed
@@ -31,10 +31,10 @@ type Options struct {
 	To      []string // rules for outgoing connections, see parseTo
 	Listen  []string // ports of carried listeners, see parseListen
 	PortMap string   // address of the Port Mapper to ask; "" means the one of each host
-	// PortMapListen is the UDP address of the supervisor's Port Mapper for its listeners. "" tries
-	// the usual port, "off" means none.
+	// PortMapListen is the UDP address of the supervisor's Port Mapper for the program's listeners.
+	// "" tries the usual port, "off" means none.
 	PortMapListen string
-	// SameHost are the ports whose connections between two programs of this host become socket
+	// SameHost are the ports whose connections between two programs of the same host become socket
 	// pairs, see parseSameHost; "" means none.
 	SameHost string
 	Require  bool
@@ -56,8 +56,8 @@ type toRule struct {
 }
 
 // parseTo parses PREFIX[:PORT][=WHERE]. PREFIX is an address, a prefix, or * for all; an IPv6
-// prefix with a port is in brackets. WHERE is the SDP address: "portmap", or [HOST]:PORT. Without
-// WHERE, it is the address and port of the connection.
+// prefix with a port is in brackets. WHERE is the SDP address: "portmap", or [HOST]:PORT. The
+// default of WHERE is the address and port of the connection.
 func parseTo(s string) (r toRule, err error) {
 	what, where, has := strings.Cut(s, "=")
 	bad := func(msg string) (toRule, error) { return toRule{}, fmt.Errorf("--to %q: %s", s, msg) }
@@ -142,7 +142,7 @@ type listenRule struct {
 	sdpPort uint16 // 0: the system picks one
 }
 
-// parseListen parses PORT[=SDPPORT], or "any", which is port 0.
+// parseListen parses PORT[=SDPPORT], or "any" for port 0.
 func parseListen(s string) (r listenRule, err error) {
 	if s == "any" {
 		return r, nil
@@ -157,7 +157,7 @@ func parseListen(s string) (r listenRule, err error) {
 	return r, nil
 }
 
-// parseSameHost parses PORT[,PORT]..., or "any", which is port 0.
+// parseSameHost parses PORT[,PORT]..., or "any" for port 0.
 func parseSameHost(s string) (ports []uint16, err error) {
 	switch s {
 	case "":
@@ -175,7 +175,7 @@ func parseSameHost(s string) (ports []uint16, err error) {
 	return ports, nil
 }
 
-// rules holds all rules of one run.
+// rules holds all rules of a run.
 type rules struct {
 	to     []toRule
 	listen []listenRule
@@ -202,7 +202,7 @@ func parseRules(o *Options) (r rules, err error) {
 }
 
 // outgoing returns the rule for a connection, or nil. Without any rule, the Port Mapper decides:
-// the named one if there is one, otherwise the one on each host.
+// the named Port Mapper, if any, otherwise the Port Mapper of each host.
 func (r *rules) outgoing(to netip.AddrPort, portMap bool) *toRule {
 	for i := range r.to {
 		if r.to[i].matches(to) {

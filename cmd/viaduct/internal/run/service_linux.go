@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A Service serves a program's calls instead of the supervisor of TCP connections. One goroutine at
-// a time calls Serve, and another one if a call blocks (see attend).
+// A Service serves a program's calls instead of the supervisor of TCP connections. A single
+// goroutine at a time calls Serve, plus another if a call blocks (see attend).
 type Service interface {
 	Rules() []notify.Rule
 	Serve(c *notify.Call)

@@ -24,13 +24,13 @@ var forwarded = []syscall.Signal{
 	syscall.SIGPWR, syscall.SIGVTALRM,
 }
 
-// stopping are the signals that stop a process unless it handles them. They are passed on, too. The
+// stopping are the signals that stop a process without a handler. They are passed on, too. The
 // front stops only after the program, because when the front stops, the shell gives the terminal to
 // the next command, and a running program could still read from the terminal.
 var stopping = []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
 
 // catchSignals makes the runtime send signals to ch. Ignored stop signals are left out, because the
-// terminal treats a process with handlers for them differently.
+// terminal treats a process with handlers for stop signals differently.
 func catchSignals(ch chan<- os.Signal, which ...syscall.Signal) {
 	ignored := ignoredNow()
 	for _, s := range which {
@@ -40,24 +40,24 @@ func catchSignals(ch chan<- os.Signal, which ...syscall.Signal) {
 	}
 }
 
-// outlive ignores all signals with three properties: the program ignores the signal, it is not
-// passed on, and it would end this process when sent to its process group. Go's runtime survives
-// the other ones.
+// outlive ignores all signals with three properties: the program ignores the signal, the signal is
+// not passed on, and the signal would end this process when sent to the process group. Go's runtime
+// survives the other signals.
 func outlive(ignored signalSet) {
 	if ignored.has(syscall.SIGABRT) {
 		signal.Ignore(syscall.SIGABRT)
 	}
 }
 
-// signalSettle is the least time a signal to the whole group gets to reach the supervisor after it
-// has reached the front.
+// signalSettle is the least time a signal to the whole group gets to reach the supervisor after the
+// arrival at the front.
 const signalSettle = 20 * time.Millisecond
 
-// settled is a signal from the supervisor to itself. Once it arrives, all earlier signals have
+// settled is a signal from the supervisor to itself. After the arrival, all earlier signals have
 // arrived.
 const settled = syscall.Signal(64) // the last signal number
 
-// signalCounts distinguishes signals to the whole process group, which have reached the program,
+// signalCounts distinguishes signals to the whole process group, already delivered to the program,
 // from signals to the front alone.
 type signalCounts struct {
 	settling sync.Mutex    // held while a signal settled is pending
@@ -90,8 +90,7 @@ func (c *signalCounts) count() {
 	}()
 }
 
-// settle waits until all signals sent to this process have been counted. The result is the time
-// taken.
+// settle waits for the count of all signals sent to this process. The result is the time taken.
 func (c *signalCounts) settle() time.Duration {
 	c.settling.Lock()
 	defer c.settling.Unlock()
@@ -167,7 +166,7 @@ type stops struct {
 	continued bool // guarded by mu; the program was continued since the last order
 }
 
-// changed handles the event that the program has stopped or was continued.
+// changed handles a stop or a continuation of the program.
 func (s *stops) changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +184,7 @@ func (s *stops) changed() {
 	}
 }
 
-// stopFront orders the front to stop unless that is already pending. It is called with mu held.
+// stopFront orders the front to stop unless a stop is already pending. It is called with mu held.
 func (s *stops) stopFront() {
 	if !s.ordered {
 		s.times++
@@ -194,7 +193,7 @@ func (s *stops) stopFront() {
 	}
 }
 
-// continueFront continues the front, which may be about to stop, until the front reports the
+// continueFront continues the front, perhaps about to stop, until the front reports the
 // continuation.
 func (s *stops) continueFront(times int) {
 	for {
@@ -211,7 +210,7 @@ func (s *stops) continueFront(times int) {
 	}
 }
 
-// frontContinued handles the front's report of its continuation. If the program is still stopped,
+// frontContinued handles the front's report of a continuation. If the program is still stopped,
 // frontContinued continues the program.
 func (s *stops) frontContinued() {
 	s.mu.Lock()
@@ -226,7 +225,7 @@ func (s *stops) frontContinued() {
 	}
 }
 
-// isStopped reports whether a process is stopped. The result is false if there is no such process.
+// isStopped reports whether a process is stopped. The result is false for an unknown process.
 func isStopped(pid int) bool {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	i := bytes.LastIndex(b, []byte(") "))

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The lengths of socket addresses. The kernel accepts an IPv6 address without its scope.
+// The lengths of socket addresses. The kernel accepts an IPv6 address without the scope.
 const (
 	lenInet      = 16
 	lenInet6     = 28
@@ -26,7 +26,7 @@ type target struct {
 }
 
 // parseSockaddr parses a socket address like the kernel. ok is false for families other than IPv4
-// and IPv6, and for addresses that are too short.
+// and IPv6, and for truncated addresses.
 func parseSockaddr(b []byte) (t target, ok bool) {
 	if len(b) < lenInet {
 		return t, false
@@ -59,7 +59,7 @@ func parseSockaddr(b []byte) (t target, ok bool) {
 
 // refusedBy reports whether the kernel would refuse at once to connect a socket to t, whatever
 // listens there. Such a connect must not be carried. bound is the address the socket is bound to,
-// not valid if it is not bound.
+// not valid for an unbound socket.
 func (t target) refusedBy(b *borrowed, bound netip.Addr) bool {
 	ip := t.addr.Addr()
 	switch {
@@ -78,7 +78,7 @@ func (t target) refusedBy(b *borrowed, bound netip.Addr) bool {
 	return false
 }
 
-// as4 returns an address as an IPv4 socket shows it: 0.0.0.0 for one that is not IPv4.
+// as4 returns an address in the form of an IPv4 socket: 0.0.0.0 for any address other than IPv4.
 func as4(a netip.Addr) [4]byte {
 	if a = a.Unmap(); a.Is4() {
 		return a.As4()
@@ -86,7 +86,7 @@ func as4(a netip.Addr) [4]byte {
 	return [4]byte{}
 }
 
-// appendSockaddr appends an address as a socket of the given family shows it.
+// appendSockaddr appends an address in the form of a socket of the given family.
 func appendSockaddr(b []byte, a netip.AddrPort, family int) []byte {
 	if family == unix.AF_INET {
 		ip := as4(a.Addr())

@@ -23,8 +23,8 @@ const (
 )
 
 // A borrowed socket is a copy of a socket of the program, for the duration of a call. It is closed
-// before the call is answered. The program may close its own descriptor right after the call, and
-// expects that this closes the socket, for example so that the port can be bound again.
+// before the call is answered. The program may close the original descriptor right after the call,
+// and expects the close of the socket, for example so that the port can be bound again.
 type borrowed struct {
 	fd     int
 	family int
@@ -49,8 +49,8 @@ type notCarried struct {
 
 func (e *notCarried) Error() string { return e.why }
 
-// borrow copies the socket of a call's first argument. The error is a *notCarried if the socket is
-// not one of TCP that can be carried.
+// borrow copies the socket of a call's first argument. The error is a *notCarried unless the socket
+// is a TCP socket fit to be carried.
 func (s *supervisor) borrow(c *notify.Call) (*borrowed, error) {
 	if !s.spare.whole() {
 		return nil, &notCarried{why: unix.EMFILE.Error()}
@@ -107,7 +107,7 @@ func netnsCookie() uint64 {
 	return n
 }
 
-// tcpState returns the state of a TCP socket, or 0 if it is unknown.
+// tcpState returns the state of a TCP socket, or 0 if unknown.
 func tcpState(fd int) int {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -116,7 +116,7 @@ func tcpState(fd int) int {
 	return int(info.State)
 }
 
-// hasError reports whether a socket has an error that was not reported yet.
+// hasError reports whether a socket has an unreported error.
 func hasError(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd)}}
 	n, err := sock.Poll(p, 0)
@@ -124,7 +124,7 @@ func hasError(fd int) bool {
 }
 
 // setMostHops sets the greatest hop limit, because sockets that accept only packets of direct
-// neighbours (IP_MINTTL, IPV6_MINHOPCOUNT) require it.
+// neighbours (IP_MINTTL, IPV6_MINHOPCOUNT) require the limit.
 func setMostHops(fd, family int) {
 	if family == unix.AF_INET6 {
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 255)
@@ -145,7 +145,7 @@ func isNonblock(fd int) bool {
 }
 
 // withNonblock runs f while the socket has O_NONBLOCK set. The flag belongs to the program's
-// socket. It is changed for the microseconds of one call.
+// socket. It is changed for the microseconds of a call.
 func withNonblock(fd int, f func() error) error {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
@@ -161,8 +161,7 @@ func withNonblock(fd int, f func() error) error {
 	return f()
 }
 
-// toConn makes a TCP connection of a descriptor. It takes ownership of fd, also if it returns an
-// error.
+// toConn makes a TCP connection of a descriptor. It takes ownership of fd, even on an error.
 func toConn(fd int) (*net.TCPConn, error) {
 	boundNear(fd)
 	f := os.NewFile(uintptr(fd), "tcp")
@@ -180,13 +179,13 @@ func toConn(fd int) (*net.TCPConn, error) {
 }
 
 // A nearSocket becomes this process's end of a connection with a socket of the program. toConn
-// needs a second descriptor for a moment. The nearSocket reserves that descriptor, because none may
-// be free after the program's socket is connected.
+// needs a second descriptor for a moment. The nearSocket reserves the second descriptor, because
+// none may be free after the program's socket is connected.
 type nearSocket struct {
 	fd, room int // -1 once they are closed or passed on
 }
 
-// newNear takes ownership of fd, also if it returns an error.
+// newNear takes ownership of fd, even on an error.
 func newNear(fd int) (*nearSocket, error) {
 	room, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

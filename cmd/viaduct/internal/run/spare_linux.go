@@ -13,11 +13,11 @@ import (
 // outOfDescriptors reports whether this process, or the system, has no free descriptors.
 func outOfDescriptors(err error) bool { return err == unix.EMFILE || err == unix.ENFILE }
 
-// A spare reserves descriptors for calls that must be answered when no others are free: for a
-// thread of the program, for its socket, and for an accepted connection.
+// A spare reserves descriptors for calls to be answered when no others are free: for a thread of
+// the program, for a socket of the program, and for an accepted connection.
 type spare struct {
-	// lent means that a call uses the spare descriptors. Descriptors that become free belong to
-	// that call, and not to arrivals.
+	// lent is set while a call uses the spare descriptors. Newly free descriptors then belong to
+	// the call, and not to arrivals.
 	lent atomic.Bool
 
 	mu  sync.Mutex
@@ -29,8 +29,7 @@ const (
 	spareTime = time.Second // how long a call waits for spare descriptors
 )
 
-// whole reports whether all spare descriptors are open. While they are not, no further connection
-// is carried.
+// whole reports whether all spare descriptors are open. Otherwise no further connection is carried.
 func (s *spare) whole() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +47,7 @@ func (s *spare) fillLocked() bool {
 	return true
 }
 
-// use frees the spare descriptors and calls f until it reports success, for a limited time, because
+// use frees the spare descriptors and calls f until f reports success, for a limited time, because
 // another goroutine may have taken a freed descriptor.
 func (s *spare) use(f func() bool) {
 	until := time.Now().Add(spareTime)

@@ -15,7 +15,7 @@ import (
 	"viaduct/sdp"
 )
 
-// A stream is one end of a relay. An urgent byte keeps its place among the others, and is marked.
+// A stream is an end of a relay. An urgent byte keeps the place among the others, and is marked.
 type stream interface {
 	net.Conn
 	CloseWrite() error
@@ -50,15 +50,15 @@ func streamOf(c net.Conn) (stream, error) {
 	return nil, fmt.Errorf("run: %T is no stream", c)
 }
 
-// A tcpStream is a TCP connection that keeps urgent bytes in the stream.
+// A tcpStream is a TCP connection with urgent bytes kept in the stream.
 type tcpStream struct {
 	*net.TCPConn
 	raw syscall.RawConn
 }
 
-// ReadMarked implements stream. A read of the kernel ends before an urgent byte that was announced,
-// and the announcement precedes the byte. Therefore the code first waits for a byte and then asks
-// for the mark: without any byte, the mark says nothing of the next one.
+// ReadMarked implements stream. A read of the kernel ends before an announced urgent byte, and the
+// announcement precedes the byte. Therefore the code first waits for a byte and then asks for the
+// mark: without any byte, the mark says nothing of the next byte.
 func (c tcpStream) ReadMarked(p []byte) (n, mark int, err error) {
 	mark = -1
 	rerr := c.raw.Read(func(fd uintptr) bool {
@@ -82,8 +82,8 @@ func (c tcpStream) ReadMarked(p []byte) (n, mark int, err error) {
 
 // WriteUrgent implements stream.
 func (c tcpStream) WriteUrgent(p []byte) (n int, err error) {
-	// If the kernel cuts a send short, it marks the last byte of the rest as urgent. Therefore only
-	// one byte may be sent as urgent.
+	// If the kernel cuts a send short, the last byte of the rest is marked as urgent. Therefore
+	// only a single byte may be sent as urgent.
 	if last := len(p) - 1; last > 0 {
 		if n, err = c.Write(p[:last]); err != nil {
 			return n, err
@@ -117,7 +117,7 @@ func (c tcpStream) opError(op string, err error) error {
 
 var pumpBuffers = sync.Pool{New: func() any { b := make([]byte, pumpSize); return &b }}
 
-// pump moves bytes from one stream to the other until the first ends. Urgent bytes stay urgent. It
+// pump moves bytes from a stream to another until the first ends. Urgent bytes stay urgent. It
 // returns nil at the end of the stream.
 func pump(to, from stream, bytes *counter) error {
 	b := pumpBuffers.Get().(*[]byte)

@@ -27,7 +27,7 @@ import (
 	"viaduct/portmap"
 )
 
-// A supervisor serves the calls of a program and carries its connections.
+// A supervisor serves the calls of a program and carries the connections.
 type supervisor struct {
 	e       *shell.Env
 	o       *Options
@@ -104,7 +104,7 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	}
 	child, err := notify.Start(cmd)
 	if errors.Is(err, notify.ErrNested) && !o.Require {
-		// Only the outer supervisor sees the program's calls, so that its rules apply.
+		// Only the outer supervisor sees the program's calls, so that the outer rules apply.
 		fmt.Fprintln(os.Stderr, "viaduct run: inside another viaduct run, whose rules hold; these do not")
 		return fail(ExitNotExec, syscall.Exec(path, o.Args, os.Environ()))
 	}
@@ -126,8 +126,8 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	return fail(0, err)
 }
 
-// findProgram finds a program like a shell does. If err is not nil, code is the exit code that a
-// shell would return.
+// findProgram finds a program like a shell does. If err is not nil, code is the exit code of a
+// shell in the same case.
 func findProgram(name string) (path string, code int, err error) {
 	path, err = exec.LookPath(name)
 	switch {
@@ -142,7 +142,7 @@ func findProgram(name string) (path string, code int, err error) {
 	return "", ExitNoProgram, shell.Hint(fmt.Errorf("there is no program %s", name), "check its name and PATH")
 }
 
-// startFailed returns the exit for a program that did not start.
+// startFailed returns the exit for a failed start of a program.
 func startFailed(name string, err error) error {
 	code, hint := ExitRun, "see viaduct run --check"
 	if se, ok := errors.AsType[*notify.StartError](err); ok {
@@ -158,7 +158,7 @@ func startFailed(name string, err error) error {
 	return &shell.Exit{Code: code, Err: shell.Hint(fmt.Errorf("start %s: %w", name, err), hint)}
 }
 
-// open opens everything that the supervisor needs before the program starts.
+// open prepares the supervisor before the program starts.
 func (s *supervisor) open() error {
 	if s.o.Service != nil {
 		return s.openService()
@@ -225,7 +225,7 @@ func (s *supervisor) filter() []notify.Rule {
 		{Nr: unix.SYS_SENDTO, If: with(3), Do: refuse},
 		{Nr: unix.SYS_SENDMSG, If: with(2), Do: refuse},
 		{Nr: unix.SYS_SENDMMSG, If: with(3), Do: refuse},
-		// The supervisor does not see calls that are made through io_uring.
+		// The supervisor does not see calls made through io_uring.
 		{Nr: unix.SYS_IO_URING_SETUP, Do: notify.Errno(uint16(unix.ENOSYS))},
 		{Nr: unix.SYS_CONNECT, Do: notify.Notify},
 		{Nr: unix.SYS_GETSOCKNAME, Do: notify.Notify},
@@ -318,15 +318,15 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 		case c.pid == program:
 			program = 0 // once waited for, the number may belong to another process
 			s.sigs.programEnded()
-			// The services end before the front does, so that a caller that waits for viaduct run
-			// can bind to the program's ports at once.
+			// The services end before the front does, so that a caller of viaduct run can bind to
+			// the program's ports at once.
 			if s.service == nil {
 				s.checkListeners()
 				s.explain.summary(&s.stats)
 			} else {
 				s.service.Sweep()
 			}
-			// A process that reads standard error to its end must not wait for the supervisor.
+			// A reader of standard error must see the end without a wait for the supervisor.
 			toNull(2)
 			s.sendFront(sayExit, c.code)
 			close(ended)
@@ -373,12 +373,12 @@ func waitChange(idType, id, options int) (change, error) {
 }
 
 // changedChild waits until a child has ended, stopped or was continued. It does not consume the
-// event, so that a child that has ended keeps its number.
+// event, so that an ended child keeps the process number.
 func changedChild() (change, error) {
 	return waitChange(unix.P_ALL, 0, unix.WEXITED|unix.WSTOPPED|unix.WCONTINUED|unix.WNOWAIT)
 }
 
-// takeChange consumes one stop or continue event of a child. pid is 0 if there is none.
+// takeChange consumes a stop or continue event of a child. pid is 0 if there is none.
 func takeChange(pid, options int) change {
 	c, _ := waitChange(unix.P_PID, pid, unix.WSTOPPED|unix.WCONTINUED|unix.WNOHANG|options)
 	return c
@@ -403,13 +403,13 @@ func (s *supervisor) readFront(program int) {
 	}
 }
 
-// carried counts and explains a connection that uses SDP.
+// carried counts and explains a connection over SDP.
 func (s *supervisor) carried(c *notify.Call, call string, d *dial) {
 	s.count("sdp")
 	s.explain.line(event{Call: call, thread: c.TID, Remote: d.to, Path: "sdp", via: d.conn})
 }
 
-// count counts a connection by the path it took.
+// count counts a connection by path.
 func (s *supervisor) count(path string) {
 	switch path {
 	case "sdp":
@@ -421,7 +421,7 @@ func (s *supervisor) count(path string) {
 	}
 }
 
-// ignoreEOF returns nil for io.EOF, which means that all processes have ended.
+// ignoreEOF returns nil for io.EOF, the sign of the end of all processes.
 func ignoreEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

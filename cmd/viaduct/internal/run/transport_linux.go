@@ -23,21 +23,21 @@ import (
 // Times of a dial.
 const (
 	// dialTimeout is longer than the kernel's limit for a connect, so that a held connect ends by
-	// the kernel's own clock first.
+	// the kernel's clock first.
 	dialTimeout = 130 * time.Second
 	// answerTimeout bounds the wait for a peer that accepts the connection and sends nothing, if
-	// plain TCP can be used instead. A plain TCP server does so if it waits for its client's first
-	// line.
+	// plain TCP can be used instead. An example is a plain TCP server in wait for the client's
+	// first line.
 	answerTimeout = 5 * time.Second
-	// plainFor is how long the supervisor remembers that an address does not speak SDP.
+	// plainFor is how long the supervisor remembers an address without SDP.
 	plainFor = time.Minute
-	// tryingAfter is the time after which --explain prints the reason why a connect is slow.
+	// tryingAfter is the time until --explain prints the reason why a connect is slow.
 	tryingAfter = 20 * time.Millisecond
 	// lingerSeconds bounds how long a close waits until the peer has received everything.
 	lingerSeconds = 10
 )
 
-// A carrier dials the SDP connections that replace the TCP connections of programs.
+// A carrier dials SDP connections to replace programs' TCP connections.
 type carrier struct {
 	options sdp.Options
 	mapper  *portmap.Client
@@ -74,7 +74,7 @@ func (c *carrier) Resolve(ctx context.Context, local, service netip.AddrPort) (n
 
 func (c *carrier) Forget(service netip.AddrPort) { c.mapper.Forget(service) }
 
-// dial connects over SDP according to a rule. from, if valid, is the address the program bound its
+// dial connects over SDP according to a rule. from, if valid, is the address the program bound the
 // socket to.
 func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from netip.Addr) (net.Conn, error) {
 	d := sdp.Dialer{Options: c.options}
@@ -116,7 +116,7 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	return conn, nil
 }
 
-// trying describes what a dial that takes long is waiting for.
+// trying describes the reason of a long dial.
 func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
 	limit := c.options.SetupTimeout
 	if limit == 0 {
@@ -131,7 +131,7 @@ func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
 	return fmt.Sprintf("at %v, for %v at most, then plain tcp", r.sdpAddr(to), limit)
 }
 
-// A noSDPError reports that the peer accepts connections but does not speak SDP.
+// A noSDPError reports a peer that accepts connections but does not speak SDP.
 type noSDPError struct {
 	at    netip.AddrPort
 	what  string // the peer's reaction
@@ -149,8 +149,8 @@ func (e *noSDPError) Error() string {
 
 func (e *noSDPError) Unwrap() error { return e.cause }
 
-// noSDP returns a *noSDPError if the error of a dial shows that the peer does not speak SDP;
-// otherwise it returns err. ctx is the dial's.
+// noSDP returns a *noSDPError if the error of a dial shows a peer without SDP, and err otherwise.
+// ctx is the dial's.
 func noSDP(ctx context.Context, at netip.AddrPort, err error) error {
 	switch {
 	case errors.Is(err, sdp.ErrNoHelloAck): // a plain TCP server would not have answered in this way
@@ -162,8 +162,8 @@ func noSDP(ctx context.Context, at netip.AddrPort, err error) error {
 	return err
 }
 
-// plainPlaces remembers the addresses that do not speak SDP. Otherwise each connection would wait
-// again, and the server would take the first message of SDP for a separate request protocol.
+// plainPlaces remembers the addresses without SDP. Otherwise each connection would wait again, and
+// the server would take the first message of SDP for a separate request protocol.
 type plainPlaces struct {
 	mu sync.Mutex
 	m  map[netip.AddrPort]*noSDPError // guarded by mu
@@ -200,7 +200,7 @@ func (p *plainPlaces) note(at netip.AddrPort, err error) {
 	p.m[at] = &known
 }
 
-// dialsAtOnce is how many dials to one address run at a time. A program may start any number of
+// dialsAtOnce is how many dials to an address run at a time. A program may start any number of
 // connects. A TCP listener queues all of the connections, but an SDP listener refuses more than 32
 // set-ups from another host (sdp.ListenConfig.MaxPendingPerHost).
 const dialsAtOnce = 24
@@ -216,7 +216,7 @@ type gate struct {
 	uses  int // guarded by gates.mu
 }
 
-// enter waits until a dial to an address may begin. The caller calls leave at its end.
+// enter waits until a dial to an address may begin. The caller calls leave at the end of the dial.
 func (g *gates) enter(ctx context.Context, at netip.AddrPort) (leave func(), err error) {
 	g.mu.Lock()
 	p := g.m[at]

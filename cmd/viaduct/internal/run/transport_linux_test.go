@@ -17,8 +17,8 @@ import (
 	"viaduct/sdp"
 )
 
-// An address is remembered as plain TCP if it accepts a connection and sends nothing. It is not
-// remembered if it answers as iWARP and then is slow.
+// An address is remembered as plain TCP after an accepted connection without any bytes. An address
+// with an iWARP answer is not remembered, even if slow later.
 func TestPlainPlaces(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -58,7 +58,7 @@ func TestPlainPlaces(t *testing.T) {
 	}
 }
 
-// The cached addresses of this host remain if the system cannot report them again.
+// The cached addresses of this host remain if the system cannot report the addresses again.
 func TestLocalAddrsShort(t *testing.T) {
 	var here netip.Addr
 	as, err := net.InterfaceAddrs()

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// An arrival that has left the program's queue is not closed while an accept call may have taken
-// it, no matter how long that call takes to claim it.
+// An arrival no longer in the program's queue is not closed while an accept call may have taken the
+// arrival, no matter how long the claim of the call takes.
 func TestWatchQueue(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 // TestWakingByteLate: a waking byte may be late, for example because the program's queue was full.
-// Meanwhile accept calls do not wait for that connection. It is accepted when the byte has arrived.
+// Meanwhile accept calls do not wait for the connection. The connection is accepted when the byte
+// has arrived.
 func TestWakingByteLate(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // destination returns the name of the local file for u with -o out: out itself, or a file in the
-// directory out. direct means: the file is written directly, because the file is a device, a pipe,
-// or the like.
+// directory out. direct is true if the file is written directly, because the file is a device, a
+// pipe, or the like.
 func destination(u *addr.URL, out string) (name string, direct bool, err error) {
 	base := path.Base(u.Path)
 	if out == "" {

@@ -394,8 +394,8 @@ func (c *connFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 }
 
-// options returns the options of connections. listens means: the verb accepts connections. TLS is
-// an error for transports without TLS.
+// options returns the options of connections. listens is true if the verb accepts connections. TLS
+// is an error for transports without TLS.
 func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*transport.Options, error) {
 	if c.tls.Given() {
 		for _, u := range us {

@@ -62,8 +62,8 @@ type treeResult struct {
 	LeftOut []omission `json:"left_out,omitempty"`
 }
 
-// A mover copies the file of a job and reports progress. alike means: both sides had the same file
-// already.
+// A mover copies the file of a job and reports progress. alike is true if both sides had the same
+// file already.
 type mover func(ctx context.Context, fc fileClient, j job, progress func(n int)) (alike bool, err error)
 
 // A job is a file to copy.
