@@ -12,12 +12,11 @@ import (
 // pageSize is the unit of allocations in bytes.
 const pageSize = 4096
 
-// ErrNotAllocated means that the argument of Free is not memory that Alloc returned, or is freed
-// already.
+// ErrNotAllocated means that the argument of Free is not memory of Alloc, or is freed already.
 var ErrNotAllocated = errors.New("shm: no memory of Alloc")
 
 // An area is memory of this process that other processes may map for reading. The first Alloc
-// creates it, and it never moves. Only addresses are reserved at first; pages exist from their
+// creates the area, which never moves. Only addresses are reserved at first; pages exist from their
 // first use on.
 type area struct {
 	base atomic.Pointer[byte] // nil before the first Alloc
@@ -29,7 +28,7 @@ type area struct {
 	given map[int]int // offset of each allocation -> its size; guarded by mu
 }
 
-// A span is a run of free bytes: its offset in the area, and its size.
+// A span is a run of free bytes: offset in the area, and size.
 type span struct{ at, size int }
 
 var arena area
@@ -64,7 +63,7 @@ func (a *area) takeLocked(n int) (at int, ok bool) {
 	return 0, false
 }
 
-// giveLocked frees the n bytes at offset at, which takeLocked allocated. The caller holds mu.
+// giveLocked frees the n bytes at offset at, allocated by takeLocked. The caller holds mu.
 func (a *area) giveLocked(at, n int) {
 	delete(a.given, at)
 	i, _ := slices.BinarySearchFunc(a.free, at, func(s span, at int) int { return s.at - at })
@@ -79,9 +78,9 @@ func (a *area) giveLocked(at, n int) {
 	}
 }
 
-// Alloc returns n zeroed bytes at the beginning of a page. Processes of the same user that exchange
-// bytes with this process through rings may read the memory. The garbage collector does not manage
-// the memory: it stays allocated until [Free].
+// Alloc returns n zeroed bytes at the beginning of a page. Peers of the process's rings, which are
+// processes of the same user, may read the memory. The garbage collector does not manage the
+// memory: it stays allocated until [Free].
 //
 // n is from 1 to 64 GiB (1 GiB where addresses have 32 bits); otherwise Alloc returns an error. The
 // error wraps [ErrExhausted] if no memory is free. Alloc is safe for concurrent use.
@@ -107,9 +106,9 @@ func Alloc(n int) ([]byte, error) {
 	return b[:n:n], nil
 }
 
-// Free frees b, which must be a slice that [Alloc] returned, from its first byte on. Each
-// allocation is freed as a whole and once; otherwise Free returns [ErrNotAllocated]. An access to b
-// after Free is a fault that ends the process. Free is safe for concurrent use.
+// Free frees b, a slice returned by [Alloc], from the first byte on. Each allocation is freed as a
+// whole and once; otherwise Free returns [ErrNotAllocated]. An access to b after Free is a fault,
+// which ends the process. Free is safe for concurrent use.
 func Free(b []byte) error {
 	arena.mu.Lock()
 	defer arena.mu.Unlock()
@@ -138,7 +137,7 @@ type Lent struct {
 // Len returns the size of the area in bytes.
 func (l *Lent) Len() int { return len(l.b) }
 
-// bytes returns the n bytes at offset at of the area, or ErrIndex if they are not all inside.
+// bytes returns the n bytes at offset at of the area, or ErrIndex unless all n are inside.
 func (l *Lent) bytes(at uint64, n int) ([]byte, error) {
 	if size := uint64(len(l.b)); at > size || uint64(n) > size-at {
 		return nil, ErrIndex

@@ -13,11 +13,11 @@ import (
 // many addresses: 64 GiB, or 1 GiB where addresses have 32 bits.
 const arenaSize = 1 << (30 + 6*(^uint(0)>>63))
 
-// maxLent is the greatest size of a peer's area this process maps.
+// maxLent is the greatest size of a peer's area to map.
 const maxLent = 1 << (30 + 10*(^uint(0)>>63))
 
 // openLocked creates the area unless it exists. All pages are inaccessible at first, so that the
-// system neither locks nor dumps pages that are not used. The caller holds a.mu.
+// system neither locks nor dumps unused pages. The caller holds a.mu.
 func (a *area) openLocked() error {
 	if a.base.Load() != nil {
 		return nil
@@ -31,8 +31,8 @@ func (a *area) openLocked() error {
 	if err != nil {
 		return err
 	}
-	// Other processes get a descriptor that does not permit writing. The file mode keeps processes of
-	// other users from opening the file again for writing.
+	// Other processes get a read-only descriptor. The file mode keeps processes of other users from
+	// opening the file again for writing.
 	_ = unix.Fchmod(fd, 0o400)
 	if a.fd, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		a.fd = -1 // the area is not lent to other processes
@@ -42,8 +42,8 @@ func (a *area) openLocked() error {
 	return nil
 }
 
-// mapNew chooses the size of the new area, sets the length of the file fd to it, seals the file and
-// maps it. mapNew tries sizes from arenaSize down to 64 MiB until the process gets enough addresses.
+// mapNew chooses the size of the new area, sets the length of the file fd, seals the file and maps
+// it. mapNew tries sizes from arenaSize down to 64 MiB until the process gets enough addresses.
 func (a *area) mapNew(fd int) (b []byte, err error) {
 	most := int64(arenaSize)
 	var l unix.Rlimit
@@ -85,23 +85,22 @@ func (a *area) open(b []byte) error {
 	return nil
 }
 
-// close makes b inaccessible again and returns its pages to the system.
+// close makes b inaccessible again and returns the pages to the system.
 func (a *area) close(b []byte) {
 	giveBack(b)
 	_ = unix.Madvise(b, unix.MADV_DONTDUMP)
 	_ = unix.Mprotect(b, unix.PROT_NONE)
 }
 
-// lents has the areas of other processes this process has mapped, by inode. Each area is mapped
-// once, whatever the number of connections.
+// lents has the mapped areas of other processes, by inode. Each area is mapped once, whatever the
+// number of connections.
 var lents struct {
 	mu   sync.Mutex
 	list map[uint64]*Lent
 }
 
 // borrow maps the area of another process. The descriptor fd must be of a memfd of ordinary pages,
-// sealed so that its size cannot change; otherwise borrow returns an error. The caller still owns
-// fd.
+// sealed against changes of size; otherwise borrow returns an error. The caller still owns fd.
 func borrow(fd int) (*Lent, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -4,7 +4,7 @@ package shm
 
 import "errors"
 
-// This system has no rings, so that there is no area to lend.
+// Without rings there is no area to lend.
 
 const arenaSize = 1 << 30
 

@@ -1,15 +1,15 @@
 package shm
 
-// stringPiece is the number of bytes that one string instruction copies. The runtime's copy reads
-// each cache line of the destination before it writes the line, from the other processor's cache if
-// necessary. From this length on, the string instruction does not read the destination, which
-// doubles the bandwidth where the two processors share no cache. An instruction for more bytes
-// would bypass the caches: that gives more bandwidth where the processors share no cache, but half
-// as much where they do.
+// stringPiece is the number of bytes a string instruction copies. The runtime's copy reads each
+// cache line of the destination before it writes the line, from the other processor's cache if
+// necessary. From this length on, the string instruction does not read the destination, and has
+// twice the bandwidth if the two processors share no cache. An instruction for more bytes would
+// bypass the caches, with more bandwidth between processors without a shared cache, but half as
+// much with one.
 const stringPiece = 4 << 10
 
-// move copies like the built-in copy and returns the number of bytes. It is for copies into a ring
-// and out of it.
+// move copies like the built-in copy and returns the number of bytes. It is for copies into and out
+// of a ring.
 func move(to, from []byte) int {
 	n := min(len(to), len(from))
 	at := 0

@@ -4,7 +4,7 @@ package shm
 
 import "golang.org/x/sys/cpu"
 
-// canMoveStrings reports whether string instructions are the fastest way to copy on this processor.
+// canMoveStrings reports whether string instructions are the processor's fastest way to copy.
 var canMoveStrings = cpu.X86.HasERMS
 
 // moveString copies n bytes from *from to *to. The two places must not overlap.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestMove checks that move copies like the built-in function and changes no other bytes.
+// TestMove: move copies like the built-in function and changes no other bytes.
 func TestMove(t *testing.T) {
 	from := make([]byte, 3*stringPiece+100)
 	for i := range from {

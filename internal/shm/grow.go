@@ -6,25 +6,26 @@ import (
 	"time"
 )
 
-// A ring begins small. Its producer enlarges it when bytes pass fast and writes wait for room, so
-// that 1000 connections do not need 1000 large rings. All addresses are mapped from the beginning,
-// and a page exists from the first write to it on. The size changes only while the ring is empty,
-// and the producer publishes the size before the next position, so that both ends agree on the
-// place of each byte. When few bytes pass any more, the ring becomes small again, and its pages are
-// returned to the system.
+// A ring begins small. The producer enlarges the ring when bytes pass fast and writes wait for
+// room, so that 1000 connections do not need 1000 large rings. All addresses are mapped from the
+// beginning, and a page exists from the first write to it on. The size changes only while the ring
+// is empty, and the producer publishes the size before the next position, so that both ends agree
+// on the place of each byte. When few bytes pass any more, the ring becomes small again, and the
+// pages are returned to the system.
 
 const (
-	// A ring grows by the factor growBy when growPasses times its size in bytes has passed within
-	// growWithin, and writes have waited for room meanwhile.
+	// A ring grows by the factor growBy when growPasses times the ring's size in bytes has passed
+	// within growWithin, and writes have waited for room meanwhile.
 	growPasses = 4
 	growWithin = 10 * time.Millisecond
 	growBy     = 8
 
-	// A ring becomes small again when less than its size in bytes has passed within calmTime.
+	// A ring becomes small again when less than the ring's size in bytes has passed within
+	// calmTime.
 	calmTime = time.Second
 )
 
-// growth is the part of a Producer's state that concerns the size of its ring.
+// growth is the part of a Producer's state for the size of the ring.
 type growth struct {
 	due bool // the ring grows as soon as it is empty
 
@@ -83,9 +84,9 @@ func (p *Producer) enlarge() {
 	p.c.size.Store(uint32(to))
 }
 
-// shrink reduces the ring to its initial size and returns the other pages to the system, and
-// reports whether it did. It does so if the ring is empty and less than the ring's size has passed
-// since the last call.
+// shrink reduces the ring to the initial size, returns the other pages to the system, and returns
+// true. It returns false unless the ring is empty and less than the ring's size has passed since
+// the last call.
 func (p *Producer) shrink() bool {
 	g := &p.grow
 	g.mu.Lock()
@@ -106,7 +107,7 @@ func (p *Producer) shrink() bool {
 	return true
 }
 
-// disown ends the growth and the references of a ring, because its memory is about to be unmapped.
+// disown ends the growth and the references of a ring, because the memory is about to be unmapped.
 func (p *Producer) disown() {
 	if len(p.ref.copies) > 0 {
 		p.forgive()
@@ -120,7 +121,7 @@ func (p *Producer) disown() {
 }
 
 // resize adopts the size the producer has published; 0 stands for the first size. The ring was
-// empty when the producer published it. resize returns ErrIndex if the size is impossible.
+// empty when the producer published the size. resize returns ErrIndex if the size is impossible.
 func (q *Consumer) resize() error {
 	size := uint64(q.c.size.Load())
 	if size == 0 {
@@ -169,8 +170,8 @@ func (l *large) armLocked() {
 	})
 }
 
-// shrinkLocked shrinks the rings through which few bytes pass, and removes their producers from the
-// set. The caller holds the lock.
+// shrinkLocked shrinks the rings with little traffic, and removes the producers from the set. The
+// caller holds the lock.
 func (l *large) shrinkLocked() {
 	for p := range l.list {
 		if p.shrink() {

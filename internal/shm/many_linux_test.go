@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestThousandRings checks that 1000 connections do not take 1000 large rings. Busy connections
-// have large rings, within the limit and only while they are busy. The others take only the pages
-// that their few bytes touch.
+// TestThousandRings: 1000 connections do not take 1000 large rings. Busy connections have large
+// rings, within the limit and only while they are busy. The others take only the pages that their
+// few bytes touch.
 func TestThousandRings(t *testing.T) {
 	const conns, busy = 1000, 200
 	before := Used()

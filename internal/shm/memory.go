@@ -8,9 +8,8 @@ import (
 
 const (
 	// DefaultRing is the greatest size of a ring in bytes, unless the caller asks for another. At
-	// least twice the size of the second-level cache is best, because writing a cache line that
-	// another processor's cache still holds costs more than writing a line that has left all
-	// caches.
+	// least twice the size of the second-level cache is best, because writing a cache line still in
+	// another processor's cache costs more than writing a line absent from all caches.
 	DefaultRing = 2 << 20
 
 	// FirstRing is the initial size of a ring in bytes, unless the ring's greatest size is less.
@@ -25,8 +24,8 @@ const (
 	DefaultLimit = 256 << 20
 )
 
-// ErrExhausted means that the rings of this process have reached the limit of [SetLimit], or that
-// the system has no memory.
+// ErrExhausted means that the rings of the process have reached the limit of [SetLimit], or the
+// system has no memory.
 var ErrExhausted = errors.New("ring memory is exhausted")
 
 var (
@@ -34,12 +33,12 @@ var (
 	used  atomic.Int64
 )
 
-// SetLimit sets the greatest number of bytes of memory the rings of this process may take. Existing
+// SetLimit sets the greatest number of bytes of memory the rings of the process may take. Existing
 // rings stay. 0 stands for [DefaultLimit]; with a negative number no ring can be created. SetLimit
 // is safe for concurrent use.
 func SetLimit(n int64) { limit.Store(n) }
 
-// Used returns the number of bytes of memory the rings of this process take. It is safe for
+// Used returns the number of bytes of memory the rings of the process take, and is safe for
 // concurrent use.
 func Used() int64 { return used.Load() }
 
@@ -58,8 +57,8 @@ func reserve(n int64) error {
 
 func release(n int64) { used.Add(-n) }
 
-// reserveMore reserves n bytes for a ring that grows. It returns false if less than a quarter of
-// the limit would be left for new connections.
+// reserveMore reserves n bytes for a growing ring. It returns false if less than a quarter of the
+// limit would be left for new connections.
 func reserveMore(n int64) bool {
 	l := limit.Load()
 	if l == 0 {
@@ -85,8 +84,8 @@ func checkRing(ring int) error {
 	return nil
 }
 
-// attach returns the two ends that belong to one process, in memory b with two rings. first is true
-// for the process that created the memory.
+// attach returns the two ends of a process, in memory b with two rings. first is true for the
+// creator of the memory.
 func attach(b []byte, ring int, first bool) (in *Consumer, out *Producer) {
 	in, out = new(Consumer), new(Producer)
 	c0, c1 := b[:controlSize], b[controlSize:2*controlSize]

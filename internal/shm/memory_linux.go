@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Memory is the mapping of a pair of rings. Its methods have one user at a time.
+// A Memory is the mapping of a pair of rings. The methods have one user at a time.
 type Memory struct {
 	b    []byte
 	ring int
@@ -20,11 +20,11 @@ type Memory struct {
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// Create returns zeroed memory for two rings that may grow to ring bytes each, sealed so that its
-// size cannot change. ring is a power of two from MinRing to MaxRing. A page does not exist before
-// the first write to it, unless the system accounts for memory strictly: then the rings have at
-// most FirstRing bytes, and all pages exist. fd is the descriptor of the memory; the caller owns
-// it, sends it to the peer and closes it. The error wraps [ErrExhausted] if there is no memory.
+// Create returns zeroed memory for two rings of at most ring bytes each, sealed against changes of
+// size. ring is a power of two from MinRing to MaxRing. Pages exist from the first write on, unless
+// the system accounts for memory strictly: then the rings have at most FirstRing bytes, and all
+// pages exist. fd is the descriptor of the memory. The caller owns fd, sends it to the peer and
+// closes it. The error wraps [ErrExhausted] if there is no memory.
 func Create(ring int) (m *Memory, fd int, err error) {
 	if err := checkRing(ring); err != nil {
 		return nil, -1, err
@@ -53,8 +53,8 @@ func Create(ring int) (m *Memory, fd int, err error) {
 		return nil, -1, os.NewSyscallError("ftruncate", err)
 	}
 	if strict() {
-		// With strict accounting, the first access to a page may be refused by a signal that ends
-		// the process. So all pages are allocated here.
+		// With strict accounting, the first access to a page may be refused by a signal, and the
+		// signal ends the process. So all pages are allocated here.
 		if err = unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
 			return nil, -1, fmt.Errorf("%w: %w", ErrExhausted, os.NewSyscallError("fallocate", err))
 		}
@@ -69,9 +69,9 @@ func Create(ring int) (m *Memory, fd int, err error) {
 	return &Memory{b: b, ring: ring}, fd, nil
 }
 
-// Open maps the memory of descriptor fd, which another process has created. The descriptor must be
-// of a memfd of ordinary pages, exactly as large as two rings of ring bytes, and sealed so that its
-// size cannot change; otherwise Open returns an error. The caller still owns fd. The error wraps
+// Open maps the memory of descriptor fd, created by another process. The descriptor must be of a
+// memfd of ordinary pages, exactly as large as two rings of ring bytes, and sealed against changes
+// of size; otherwise Open returns an error. The caller still owns fd. The error wraps
 // [ErrExhausted] if there is no memory.
 func Open(fd, ring int) (m *Memory, err error) {
 	if err := checkRing(ring); err != nil {
@@ -92,8 +92,8 @@ func Open(fd, ring int) (m *Memory, err error) {
 	return &Memory{b: b, ring: ring}, nil
 }
 
-// tmpfsMagic is the type of the file system of a memfd that has ordinary pages. A memfd with huge
-// pages is refused, because an access to it may fail later by a signal.
+// tmpfsMagic is the type of the file system of a memfd with ordinary pages. A memfd with huge pages
+// is refused, because an access may fail later by a signal.
 const tmpfsMagic = 0x01021994
 
 func check(fd, size int) error {
@@ -150,8 +150,8 @@ var strict = sync.OnceValue(func() bool {
 // Ring returns the greatest size of each ring in bytes.
 func (m *Memory) Ring() int { return m.ring }
 
-// Ends returns the ends of the rings that belong to this process; first is true in the process that
-// created the memory. Call Ends only once. The ends are valid until Close.
+// Ends returns the ends of the rings for the calling process; first is true in the creator of the
+// memory. Call Ends only once. The ends are valid until Close.
 func (m *Memory) Ends(first bool) (in *Consumer, out *Producer) {
 	m.in, m.out = attach(m.b, m.ring, first)
 	return m.in, m.out

@@ -48,8 +48,8 @@ func TestTwoMappings(t *testing.T) {
 	}
 }
 
-// TestForeignMemoryIsChecked checks that Open refuses a descriptor that is not sealed memory of the
-// right size.
+// TestForeignMemoryIsChecked: Open refuses a descriptor that is not sealed memory of the right
+// size.
 func TestForeignMemoryIsChecked(t *testing.T) {
 	make := func(flags int, size int64, seals int) int {
 		fd, err := unix.MemfdCreate("test", flags)
@@ -128,8 +128,8 @@ func TestMemoryIsBudgeted(t *testing.T) {
 	b.Close()
 }
 
-// TestGrowth checks that a ring grows, within the limit, when bytes pass fast and writes wait for
-// room, and that it shrinks and returns its memory when few bytes pass.
+// TestGrowth: a ring grows, within the limit, when bytes pass fast and writes wait for room, and
+// shrinks and returns the memory when few bytes pass.
 func TestGrowth(t *testing.T) {
 	before := Used()
 	m, fd, err := Create(DefaultRing)
@@ -197,7 +197,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// TestCalmRingsShrink checks that the timer runs again until all rings that have grown are small.
+// TestCalmRingsShrink: the timer runs again until all rings that have grown are small.
 func TestCalmRingsShrink(t *testing.T) {
 	p, q, _ := pair(4 * FirstRing)
 	p.grow.due = true

@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// This file explores every interleaving of the protocol that wakes a sleeping end. A producer
+// The model explores every interleaving of the protocol that wakes a sleeping end. A producer
 // publishes a few times; a consumer polls or sleeps. A poller may at any moment read on the
 // consumer's behalf, as a thread with the receive role does. The poller may first take wake-ups
 // from the bell, because the producer's memory arrives with a wake-up. The producer's process may
-// die between two of its steps. Each step is one access to shared state, in the order of the code.
-// A wake-up is lost if the model can reach a world in which something was published or the producer
-// is dead, no step is possible, and the consumer sleeps.
+// die between two steps. Each step is one access to shared state, in the order of the code. A
+// wake-up is lost if the model can reach a world where something was published or the producer is
+// dead, no step is possible, and the consumer sleeps.
 //
 // The bell is a stream of wake-ups that ends with the producer's process. The arrival of a wake-up
 // or of the end is reported to a sleeper once, provided that the bell has something to take at the
@@ -39,8 +39,8 @@ type world struct {
 	beside   uint8 // index of the poller's next step
 }
 
-// An order is a sequence of steps for each side. Wrong sequences show that the model finds lost
-// wake-ups.
+// An order is a sequence of steps for each side. Wrong sequences are a check that the model finds
+// lost wake-ups.
 type order struct {
 	// p publish, l look for the request and skip the rest without one, x take the request, b ring
 	// the bell.
@@ -213,8 +213,8 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-// TestModelFindsLostWakeUps checks that the model finds a lost wake-up in each wrong order, and
-// none in the order of the code.
+// TestModelFindsLostWakeUps: the model finds a lost wake-up in each wrong order, and none in the
+// order of the code.
 func TestModelFindsLostWakeUps(t *testing.T) {
 	for name, o := range wrong {
 		trace, _ := o.explore()

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestNear checks that a short piece is read from the line of the position if it is the only piece
-// and the buffer has room for the whole block, and that everything else is read from the ring.
+// TestNear: a short piece is read from the line of the position if it is the only piece and the
+// buffer has room for the whole block, and everything else is read from the ring.
 func TestNear(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -48,7 +48,7 @@ func TestNear(t *testing.T) {
 					p.WriteV([][]byte{b[:n/2], b[n/2:]})
 				}
 			}
-			// The bytes in the ring are changed, so that their origin is visible.
+			// The bytes in the ring are changed to show where the read bytes came from.
 			inRing := bytes.Clone(want)
 			for i := range inRing {
 				at := &p.data[(p.tail-uint64(len(want))+uint64(i))&(p.ring-1)]
@@ -74,8 +74,8 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestNearChanges checks that the consumer does not use the bytes of the line while the producer
-// replaces them.
+// TestNearChanges: the consumer does not use the bytes of the line while the producer replaces
+// them.
 func TestNearChanges(t *testing.T) {
 	p, q, _ := pair(FirstRing)
 	p.Write([]byte("piece"))
@@ -86,8 +86,7 @@ func TestNearChanges(t *testing.T) {
 	}
 }
 
-// TestNearBeside checks that a short piece arrives whole if it is read while the next piece is
-// written.
+// TestNearBeside: a short piece arrives whole if it is read while the next piece is written.
 func TestNearBeside(t *testing.T) {
 	if runtime.GOMAXPROCS(0) == 1 {
 		t.Skip("SKIPPED: nothing runs beside anything on one processor")
@@ -130,15 +129,15 @@ func TestNearBeside(t *testing.T) {
 }
 
 // A nearWorld is the shared state of a producer and a consumer of short pieces, with each side's
-// place in its order of steps. A piece is a number; its bytes are two copies of this number.
+// place in the order of steps. A piece is a number; the bytes are two copies of the number.
 type nearWorld struct {
 	tail, of uint8
 	bytes    [2]uint8
 
 	making, at uint8 // the producer's piece, and the index of its next step
 
-	// The consumer's state: the position it has read, its own position, and the index of its next
-	// step.
+	// The consumer's state: the position read last, the consumer's position, and the index of the
+	// next step.
 	seen, head, place uint8
 	copied            [2]uint8
 }

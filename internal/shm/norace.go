@@ -2,7 +2,7 @@
 
 package shm
 
-// Without the race detector these functions do nothing; see race.go.
+// Without the race detector the functions do nothing; see race.go.
 
 func raceRelease() {}
 func raceAcquire() {}

@@ -6,26 +6,25 @@ import (
 )
 
 // Bytes of memory from [Alloc] can bypass the ring. The producer leaves a reference to the bytes,
-// and the consumer copies them directly from the producer's memory, which it has mapped for
-// reading. A reference has a place in the stream, before a byte of the ring, and takes no room in
-// the ring.
+// and the consumer copies the bytes directly from the producer's memory, mapped for reading. A
+// reference has a place in the stream, before a byte of the ring, and takes no room in the ring.
 //
-// Bytes passed by reference count as written when the consumer has copied them; until then the
-// producer must not change them. If the owner of the memory cannot wait ([Producer.Detach]), the
+// Bytes passed by reference count as written when the consumer has copied them. The producer must
+// not change the bytes before that. If the owner of the memory cannot wait ([Producer.Detach]), the
 // reference is moved to a copy. After each copy the consumer checks whether the reference was moved
-// meanwhile, and copies again if so: the bytes it accepts were the stream's at that time.
+// meanwhile, and copies again if so: accepted bytes were the stream's at the time of the copy.
 //
-// A consumer that does not support references never records that it has mapped the memory.
+// A consumer without support for references never records a mapping of the memory.
 
 const (
-	// refMin is the least number of bytes that are worth the cost of a reference.
+	// refMin is the least number of bytes worth the cost of a reference.
 	refMin = 16 << 10
 
 	// refSlots is the greatest number of references at a time.
 	refSlots = 64
 )
 
-// A slot is a reference in shared memory. The producer writes it.
+// A slot is a reference in shared memory, written by the producer.
 type slot struct {
 	where atomic.Uint64 // offset in the producer's memory; changes when the reference is moved
 	pos   atomic.Uint64 // position of the ring's byte after the bytes of the reference
@@ -53,7 +52,7 @@ const (
 	lent       // the consumer has mapped it
 )
 
-// referring is the part of a Producer's state that concerns references.
+// referring is the part of a Producer's state for references.
 type referring struct {
 	refs   uint32   // number of references put into slots since the beginning
 	shown  uint32   // the private copy of c.refs
@@ -63,9 +62,9 @@ type referring struct {
 	never  bool     // the memory cannot be offered
 }
 
-// refers leaves a reference to b after the bytes written so far, and reports whether it did. It
-// returns false if b is too short or is not memory of Alloc, if all slots are in use, or if the
-// consumer has not mapped the memory. In the last case it offers the memory.
+// refers leaves a reference to b after the bytes written so far, and returns true. It returns false
+// if b is too short or is not memory of Alloc, if all slots are in use, or if the consumer has not
+// mapped the memory. In the last case refers offers the memory.
 func (p *Producer) refers(b []byte) bool {
 	if len(b) < refMin {
 		return false
@@ -110,9 +109,9 @@ func (p *Producer) settled() (bool, error) {
 	return done == p.ref.refs, nil
 }
 
-// settle is the part of a write that runs while bytes are owed. It returns the number of the owed
-// bytes once the consumer has copied them all. Before that, the error is ErrWouldBlock, or ErrPipe
-// if the consumer takes no more.
+// settle is the part of a write for owed bytes. n is the number of owed bytes once the consumer has
+// copied all of them. Before that, the error is ErrWouldBlock, or ErrPipe if the consumer takes no
+// more.
 func (p *Producer) settle() (n int, err error) {
 	ok, err := p.settled()
 	switch {
@@ -142,9 +141,9 @@ func (p *Producer) forgive() {
 // consumer has still to copy them from the writer's memory.
 func (p *Producer) Owed() int { return p.ref.owed }
 
-// Detach makes the stream independent of the writer's memory: references that the consumer may
-// still follow are moved to copies. If there is no memory for the copies, Detach aborts the stream.
-// It does nothing if no bytes are owed, or after Finish or Abort.
+// Detach makes the stream independent of the writer's memory: references the consumer may still
+// follow are moved to copies. If there is no memory for the copies, Detach aborts the stream.
+// Detach does nothing if no bytes are owed, or after Finish or Abort.
 func (p *Producer) Detach() {
 	if p.ref.owed == 0 || p.end != open || len(p.ref.copies) > 0 {
 		return
@@ -163,13 +162,13 @@ func (p *Producer) Detach() {
 		copy(c, b)
 		p.ref.copies = append(p.ref.copies, c)
 		at, _ := arena.offset(c)
-		// Swap orders the store before the caller's later changes to its memory, in the view of the
+		// Swap orders the store before the caller's later changes to the memory, in the view of the
 		// consumer too.
 		p.c.slot(n).where.Swap(at)
 	}
 }
 
-// following is the part of a Consumer's state that concerns references.
+// following is the part of a Consumer's state for references.
 type following struct {
 	refs   uint32 // number of references seen since the beginning
 	done   uint32 // the private copy of c.done
@@ -180,14 +179,14 @@ type following struct {
 	refuse bool   // the producer's memory cannot be mapped
 }
 
-// A reference is the private copy of a slot, which is read once.
+// A reference is the private copy of a slot, read once.
 type reference struct {
 	pos         uint64
 	size, taken int
 }
 
-// see reads the references up to number to, except references after the last position that was
-// seen. It returns ErrIndex if a reference is impossible.
+// see reads the references up to number to, except references after the last seen position. The
+// error is ErrIndex for an impossible reference.
 func (q *Consumer) see(to uint32) error {
 	f := &q.ref
 	if f.from == nil || to-f.done > refSlots {
@@ -215,7 +214,7 @@ func (q *Consumer) see(to uint32) error {
 // Apart reports whether the next bytes are in the producer's memory.
 func (q *Consumer) Apart() bool { return len(q.ref.list) > 0 && q.ref.list[0].pos == q.head }
 
-// run returns how many of the next n bytes are in one place, and whether that place is the
+// run returns how many of the next n bytes are in the same place, and whether the place is the
 // producer's memory. The n bytes are available.
 func (q *Consumer) run(n int) (k int, far bool) {
 	if len(q.ref.list) == 0 {
@@ -228,8 +227,8 @@ func (q *Consumer) run(n int) (k int, far bool) {
 	return min(n, int(r.pos-q.head)), false
 }
 
-// fetch copies bytes of the i-th reference of the list to b. It skips the off bytes that follow the
-// bytes already taken. The error is ErrIndex if the reference is outside the producer's memory, and
+// fetch copies bytes of the i-th reference of the list to b. fetch skips off bytes after the bytes
+// already taken. The error is ErrIndex if the reference is outside the producer's memory, and
 // ErrReset if the stream was aborted.
 func (q *Consumer) fetch(i, off int, b []byte) error {
 	s, r := q.c.slot(q.ref.done+uint32(i)), &q.ref.list[i]
@@ -251,8 +250,8 @@ func (q *Consumer) fetch(i, off int, b []byte) error {
 	return ErrIndex
 }
 
-// follow fills b from the first reference, which has at least len(b) bytes left, and takes them.
-// It returns the errors of fetch.
+// follow fills b from the first reference and takes the bytes. At least len(b) bytes of the
+// reference are left. The errors are the errors of fetch.
 func (q *Consumer) follow(b []byte) error {
 	if err := q.fetch(0, 0, b); err != nil {
 		return err
@@ -306,13 +305,13 @@ func (q *Consumer) peekFar(off int, b []byte) error {
 	return nil
 }
 
-// Expects reports whether the producer has sent its memory and this consumer has neither mapped nor
-// refused it.
+// Expects reports whether the producer has sent memory, neither mapped nor refused by the consumer
+// so far.
 func (q *Consumer) Expects() bool {
 	return q.c.offer.Load() == offered && q.ref.from == nil && !q.ref.refuse
 }
 
-// Borrow maps the producer's memory, whose descriptor fd has arrived. If it cannot be mapped, all
+// Borrow maps the producer's memory, whose descriptor fd has arrived. If the mapping fails, all
 // bytes keep passing through the ring. The caller still owns fd.
 func (q *Consumer) Borrow(fd int) {
 	if q.ref.from != nil || q.ref.refuse {

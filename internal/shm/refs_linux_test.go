@@ -50,10 +50,9 @@ func refer(t testing.TB, p *Producer, pieces ...[]byte) {
 	}
 }
 
-// TestReferencesAreABuffer checks that a ring with references behaves like a plain buffer,
-// whichever pieces are passed by reference and wherever they are read to. The test overwrites each
-// piece as soon as the piece is reported as written or detached, because the producer may then
-// change it.
+// TestReferencesAreABuffer: a ring with references behaves like a plain buffer, whichever pieces
+// are passed by reference and wherever the reader puts the bytes. The test overwrites each piece as
+// soon as the piece is reported as written or detached, because the producer may then change it.
 func TestReferencesAreABuffer(t *testing.T) {
 	const most = 3 * refMin
 	rapid.Check(t, func(rt *rapid.T) {
@@ -198,7 +197,7 @@ func TestReferencesWake(t *testing.T) {
 	}
 }
 
-// TestManyReferences checks that there are never more references than slots.
+// TestManyReferences: there are never more references than slots.
 func TestManyReferences(t *testing.T) {
 	p, q, _ := lendingPair(t)
 	var pieces [][]byte
@@ -221,8 +220,8 @@ func TestManyReferences(t *testing.T) {
 	}
 }
 
-// TestOwedAtTheEnd checks that a stream that ends while bytes are owed is aborted, because the
-// producer may change those bytes before the consumer has copied them.
+// TestOwedAtTheEnd: a stream that ends while bytes are owed is aborted, because the producer may
+// change the bytes before the consumer has copied them.
 func TestOwedAtTheEnd(t *testing.T) {
 	p, q, _ := lendingPair(t)
 	b := allocate(t, refMin)
@@ -244,9 +243,9 @@ func TestOwedAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestHostileReferences checks that an impossible reference of the producer is an error, that the
-// consumer reads nothing outside the lent memory, and that a wrong count of the consumer never
-// makes the producer report bytes it does not owe.
+// TestHostileReferences: an impossible reference of the producer is an error, the consumer reads
+// nothing outside the lent memory, and a wrong count of the consumer never makes the producer
+// report bytes it does not owe.
 func TestHostileReferences(t *testing.T) {
 	b := allocate(t, refMin)
 	size := uint64(arena.size)
@@ -313,8 +312,8 @@ func TestHostileReferences(t *testing.T) {
 	}
 }
 
-// TestAlloc checks that allocated memory is zeroed, overlaps no other allocation, and cannot be
-// accessed after Free.
+// TestAlloc: allocated memory is zeroed, overlaps no other allocation, and cannot be accessed after
+// Free.
 func TestAlloc(t *testing.T) {
 	for _, n := range []int{-1, 0, arenaSize + 1} {
 		if _, err := Alloc(n); err == nil {
@@ -406,8 +405,7 @@ func TestLentIsReadOnly(t *testing.T) {
 	}
 }
 
-// TestBorrowChecks checks that borrow refuses a descriptor that is not sealed memory of ordinary
-// pages.
+// TestBorrowChecks: borrow refuses a descriptor that is not sealed memory of ordinary pages.
 func TestBorrowChecks(t *testing.T) {
 	make := func(size int64, seals int) int {
 		fd, err := memfd("test")
@@ -448,8 +446,8 @@ func TestBorrowChecks(t *testing.T) {
 	}
 }
 
-// TestNotLent checks that a consumer that cannot map the memory, or does not support references,
-// gets all bytes through the ring.
+// TestNotLent: a consumer that cannot map the memory, or does not support references, gets all
+// bytes through the ring.
 func TestNotLent(t *testing.T) {
 	p, q, _ := pair(FirstRing)
 	offers := 0

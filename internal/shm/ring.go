@@ -8,16 +8,16 @@ import (
 	"unsafe"
 )
 
-// A control is the shared state of one ring. Each side writes to its own cache lines. Lines of
+// A control is the shared state of a ring. Each side writes to separate cache lines. Lines of
 // different sides are two lines apart, because processors fetch lines in pairs. Positions count the
-// bytes since the beginning, in 64 bits, so they do not wrap in practice.
+// bytes since the beginning, in 64 bits, and do not wrap in practice.
 type control struct {
 	tail atomic.Uint64 // bytes published; written by the producer
 	end  atomic.Uint32 // open, finished or aborted; written by the producer
 	size atomic.Uint32 // size of the ring in bytes, 0 for the first size; written by the producer
 	refs atomic.Uint32 // references published; written by the producer
-	// offer is notOffered or offered: whether the producer has sent its memory. The producer writes
-	// this word.
+	// offer is notOffered or offered: whether the producer has sent the memory. The producer writes
+	// offer.
 	offer atomic.Uint32
 	near  near // written by the producer
 	_     [64]byte
@@ -33,7 +33,7 @@ type control struct {
 	_    [124]byte
 }
 
-// Conditions that a sleeping producer waits for.
+// The conditions a sleeping producer waits for.
 const (
 	awaitsRoom = 1 // half of the ring is free
 	awaitsCopy = 2 // the consumer has followed the last reference
@@ -46,18 +46,18 @@ const (
 	aborted
 )
 
-// controlSize is the size of a control in the memory: one page.
+// controlSize is the size of a control in the memory: a page.
 const controlSize = 4096
 
 var _ [controlSize - unsafe.Sizeof(control{})]byte
 
 const (
-	// publishEvery is the number of bytes a side copies before it publishes its position. So both
-	// sides copy at the same time, and the consumer reads bytes that are still in the cache.
+	// publishEvery is the number of bytes a side copies before publishing the position. So both
+	// sides copy at the same time, and the consumer reads bytes still in the cache.
 	publishEvery = 32 << 10
 
-	// A producer that waits for room is woken when 1/roomShare of the ring is free, because a
-	// wake-up costs as much as a copy of tens of kilobytes.
+	// A producer waiting for room is woken when 1/roomShare of the ring is free, because a wake-up
+	// costs as much as a copy of tens of kilobytes.
 	roomShare = 2
 )
 
@@ -70,9 +70,9 @@ var (
 	ErrPipe       = error(syscall.EPIPE)      // the peer takes no more
 )
 
-// A Producer is the writing end of a ring. It has one user at a time.
+// A Producer is the writing end of a ring, with one user at a time.
 type Producer struct {
-	// Wake wakes a consumer that has called Ask, because something was published. It must not block.
+	// Wake wakes a consumer after Ask, because something was published. Wake must not block.
 	Wake func()
 
 	// Offer, if not nil, sends fd, the descriptor of the memory of [Alloc], to the consumer and
@@ -90,12 +90,12 @@ type Producer struct {
 	ref  referring
 }
 
-// A Consumer is the reading end of a ring. It has one user at a time.
+// A Consumer is the reading end of a ring, with one user at a time.
 type Consumer struct {
-	// Wake wakes a producer that has called Ask, because there is room. It must not block.
+	// Wake wakes a producer after Ask, because there is room. Wake must not block.
 	Wake func()
 
-	// Offered, if not nil, is called when the producer has sent its memory. The function receives
+	// Offered, if not nil, is called when the producer has sent the memory. The function receives
 	// the descriptor and passes it to [Consumer.Borrow].
 	Offered func()
 
@@ -174,7 +174,7 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 
 // Reserve returns n bytes of the ring for the caller to fill; [Producer.Commit] publishes them. The
 // consumer can change the bytes. Reserve returns nil if there is no room for n bytes in a row,
-// while bytes are owed, while the ring is larger than its initial size or due to grow, and after
+// while bytes are owed, while the ring is larger than the initial size or due to grow, and after
 // Finish or Abort.
 func (p *Producer) Reserve(n int) []byte {
 	at := p.tail & (p.ring - 1)
@@ -187,7 +187,7 @@ func (p *Producer) Reserve(n int) []byte {
 	return p.data[at : at+uint64(n) : at+uint64(n)]
 }
 
-// Commit publishes the n bytes that [Producer.Reserve] returned.
+// Commit publishes the n bytes returned by [Producer.Reserve].
 func (p *Producer) Commit(n int) {
 	p.tail += uint64(n)
 	p.publish(n)
@@ -246,8 +246,8 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	return p.told(n, told, nil)
 }
 
-// told returns the results of a write that has taken n bytes. If first is not negative, only first
-// bytes are reported, and the bytes from the first reference on are owed.
+// told returns the results of a write of n bytes. If first is not negative, only first bytes are
+// reported, and the bytes from the first reference on are owed.
 func (p *Producer) told(n, first int, err error) (int, error) {
 	if first >= 0 {
 		p.ref.owed = n - first
@@ -259,8 +259,7 @@ func (p *Producer) told(n, first int, err error) (int, error) {
 	return n, err
 }
 
-// put copies b to the ring after the bytes written so far. The caller has checked that there is
-// room.
+// put copies b to the ring after the bytes written so far. The caller has checked for room.
 func (p *Producer) put(b []byte) {
 	at := p.tail & (p.ring - 1)
 	if n := move(p.data[at:p.ring], b); n < len(b) {
@@ -269,7 +268,7 @@ func (p *Producer) put(b []byte) {
 	p.tail += uint64(len(b))
 }
 
-// publish publishes the last n written bytes. It stores the position first and then checks for a
+// publish publishes the last n written bytes, by storing the position first and then checking for a
 // request by Ask. A consumer makes the request first and then reads the position, so that at least
 // one side notices the other.
 func (p *Producer) publish(n int) {
@@ -292,8 +291,8 @@ func (p *Producer) publish(n int) {
 
 // Ask requests that the consumer call Wake when half of the ring is free or, while bytes are owed,
 // when the consumer has followed the last reference. Ask reports whether the producer can wait for
-// that call: not if there is room already, if the consumer takes no more, or if the consumer's
-// index is impossible.
+// the call: not if there is room already, if the consumer takes no more, or if the consumer's index
+// is impossible.
 func (p *Producer) Ask() bool {
 	p.grow.enter()
 	defer p.grow.leave()
@@ -383,14 +382,14 @@ func (q *Consumer) look() (uint64, error) {
 	return tail - q.head + uint64(q.ref.bytes), nil
 }
 
-// ended returns the error of a Consumer that found no bytes: ErrWouldBlock, io.EOF or ErrReset. It
-// returns nil if bytes were published meanwhile.
+// ended returns the error of a Consumer without bytes: ErrWouldBlock, io.EOF or ErrReset. The error
+// is nil if bytes were published meanwhile.
 func (q *Consumer) ended() error {
 	switch q.c.end.Load() {
 	case open:
 		return ErrWouldBlock
 	case finished:
-		// The producer published its last position before the end.
+		// The producer published the last position before the end.
 		if n, err := q.look(); n > 0 || err != nil {
 			return err // nil: there are bytes after all
 		}
@@ -400,14 +399,14 @@ func (q *Consumer) ended() error {
 	}
 }
 
-// Ending reports whether the producer has finished or aborted, so that it publishes no more.
+// Ending reports whether the producer has finished or aborted, and publishes no more.
 func (q *Consumer) Ending() bool { return q.c.end.Load() != open }
 
-// Read takes bytes that are available, at most len(b), and returns their number. It may return
-// fewer: a read that has taken bytes from the ring stops before bytes in the producer's own memory,
-// so that the next read can copy those directly to their destination. The error is ErrWouldBlock if
-// there is nothing, io.EOF after an orderly end, ErrReset if the producer has aborted, and ErrIndex
-// if an index of the producer is impossible.
+// Read takes available bytes, at most len(b), and returns the number n. n may be less than the
+// number of available bytes: a read from the ring stops before bytes in the producer's own memory,
+// so that the next read can copy these bytes directly to their destination. The error is
+// ErrWouldBlock if there is nothing, io.EOF after an orderly end, ErrReset if the producer has
+// aborted, and ErrIndex if an index of the producer is impossible.
 func (q *Consumer) Read(b []byte) (n int, err error) {
 	if n, err, ok := q.readNear(b); ok {
 		return n, err
@@ -438,7 +437,7 @@ func (q *Consumer) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// readNear is Read for the two cases that a consumer waiting for a message finds: nothing, or one
+// readNear is Read for the two usual cases of a consumer waiting for a message: nothing, or one
 // short piece in the line of the position. In all other cases ok is false, and nothing was read.
 func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 	c := q.c
@@ -499,7 +498,7 @@ func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 }
 
 // Taken returns the number of bytes read since the beginning. After a fault in a destination of
-// ReadV, the count includes the pieces before the faulting one.
+// ReadV, the count includes the pieces before the faulting piece.
 func (q *Consumer) Taken() uint64 { return q.head + q.ref.taken }
 
 // some is Available, repeated while the number is 0 without an error.
@@ -512,8 +511,8 @@ func (q *Consumer) some() (int, error) {
 	}
 }
 
-// Peek copies the bytes after the first off bytes to b, without taking them, and returns their
-// number. The errors are those of Read, and ErrWouldBlock if at most off bytes are available.
+// Peek copies the bytes after the first off bytes to b, without taking any, and returns the number
+// copied. The errors are the errors of Read, and ErrWouldBlock if at most off bytes are available.
 func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 	avail, err := q.some()
 	if err != nil {
@@ -533,8 +532,8 @@ func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// get fills b with the bytes at off bytes after the consumer's position. The caller has checked
-// that they are available.
+// get fills b with the bytes at off bytes after the consumer's position. The caller has checked for
+// len(b) bytes there.
 func (q *Consumer) get(b []byte, off int) {
 	at := (q.head + uint64(off)) & (q.ring - 1)
 	if n := move(b, q.data[at:q.ring]); n < len(b) {
@@ -552,11 +551,11 @@ func (q *Consumer) take(n int) {
 	}
 }
 
-// Ask requests that the producer call Wake at its next publication. Earlier publications cause no
-// wake-up, so a consumer that is about to sleep calls Ask first and then checks for bytes.
+// Ask requests that the producer call Wake at the next publication. Earlier publications cause no
+// wake-up, so before sleeping a consumer calls Ask first and then checks for bytes.
 func (q *Consumer) Ask() { q.c.asks.Store(1) }
 
-// Leave records that the consumer takes no more, and wakes a producer that waits.
+// Leave records that the consumer takes no more, and wakes a waiting producer.
 func (q *Consumer) Leave() {
 	q.c.left.Store(1)
 	if q.c.full.Swap(0) != 0 {

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// pair returns the ends of a ring in private memory, and that memory. ring is the greatest size in
+// pair returns the ends of a ring in private memory, and the memory. ring is the greatest size in
 // bytes.
 func pair(ring int) (*Producer, *Consumer, []byte) {
 	b := make([]byte, total(ring)+controlSize)
@@ -200,8 +200,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestHostileIndices checks that an impossible position of the peer is an error, and that no access
-// is outside the ring.
+// TestHostileIndices: an impossible position of the peer is an error, and no access is outside the
+// ring.
 func TestHostileIndices(t *testing.T) {
 	const ring = MinRing
 	for _, c := range []struct {
@@ -320,7 +320,7 @@ func FuzzHostilePeer(f *testing.F) {
 	})
 }
 
-// TestHostileSize checks that an impossible size ends the connection.
+// TestHostileSize: an impossible size ends the connection.
 func TestHostileSize(t *testing.T) {
 	for size, ok := range map[uint32]bool{
 		FirstRing: true, 2 * FirstRing: true, 4 * FirstRing: true, 0: true,

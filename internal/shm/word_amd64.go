@@ -5,16 +5,15 @@ package shm
 import "sync/atomic"
 
 // A word and a block are values a producer stores one after the other, and a consumer loads in some
-// order. A processor of this architecture makes stores visible in their order and performs loads in
-// program order, so that no store has to wait for earlier ones. The compiler keeps the order of
-// stores.
+// order. An amd64 processor makes stores visible in their order and performs loads in program
+// order, so that no store has to wait for earlier stores. The compiler keeps the order of stores.
 type word struct{ v uint64 }
 
 func (w *word) set(v uint64) { w.v = v }
 
 func (w *word) load() uint64 { return atomic.LoadUint64(&w.v) }
 
-// A block may be read while it is written. The reader then gets any mixture of old and new bytes.
+// A block may be read during a write. The reader then gets any mixture of old and new bytes.
 type block [nearMax]byte
 
 func (b *block) set(from *[nearMax]byte) {

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// A word and a block are as in word_amd64.go, with the atomic operations that other architectures
-// and the race detector need.
+// A word and a block are as in word_amd64.go, with the atomic operations needed by other
+// architectures and the race detector.
 type word struct{ v atomic.Uint64 }
 
 func (w *word) set(v uint64) { w.v.Store(v) }
