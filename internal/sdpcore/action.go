@@ -6,7 +6,7 @@ import "viaduct/internal/wire/sdpwire"
 type Op uint8
 
 const (
-	// OpSend: send Msg as an iWARP Send; only OpSend counts as a message. [SDP-5-4] Its payload is
+	// OpSend: send Msg as an iWARP Send; only OpSend counts as a message. [SDP-5-4] The payload is
 	// N bytes of write ID from Off, followed by the bytes of the OpPart actions directly after it.
 	// If Adv is not zero, the message advertises memory: register Msg.Size bytes (of write ID from
 	// Off for a SrcAvail, of read RID from Off for a SinkAvail), store STag and VA in Msg, and pass
@@ -14,25 +14,25 @@ const (
 	OpSend Op = iota
 	// OpPart: N more payload bytes for the preceding OpSend, of write ID from Off.
 	OpPart
-	// OpRDMAWrite: write N bytes of write ID from Off to the peer's STag at TO. Neither this nor
-	// OpRDMARead carries a solicited event [SDP-14.2-3].
+	// OpRDMAWrite: write N bytes of write ID from Off to the peer's STag at TO. Neither OpRDMAWrite
+	// nor OpRDMARead carries a solicited event [SDP-14.2-3].
 	OpRDMAWrite
 	// OpRDMARead: read N bytes from the peer's STag at TO into read ID from Off. If Local is set,
-	// read them into memory of the driver, which joins the queue of held payload on completion.
-	// Report completions by ReadDone, in order.
+	// read the bytes into memory of the driver. The memory joins the queue of held payload on
+	// completion. Report completions by ReadDone, in order.
 	OpRDMARead
 	// OpHold: append the payload (N bytes) of the current message to the queue of held payload. The
 	// payload occupies its Private Buffer until OpCopy, OpDrop or OpCompact.
 	OpHold
-	// OpCompact: copy the newest held payload (N bytes) elsewhere, so that its Private Buffer can
+	// OpCompact: copy the newest held payload (N bytes) elsewhere, so that the Private Buffer can
 	// be posted again. [D-79]
 	OpCompact
 	// OpCopy: move N bytes from the front of the held payload to read ID at Off. Post a Private
-	// Buffer again once all its bytes were moved.
+	// Buffer again once all bytes in the buffer were moved.
 	OpCopy
 	// OpDrop: drop N bytes from the front of the held payload.
 	OpDrop
-	// OpRevoke: the advertisement Adv has ended. Invalidate its STag before any later action,
+	// OpRevoke: the advertisement Adv has ended. Invalidate the STag before any later action,
 	// unless Remote is set. [D-41]
 	OpRevoke
 	// OpWriteDone: write ID has ended with N bytes sent. The memory of the write is free once the
@@ -40,23 +40,23 @@ const (
 	// reason for the end of the connection.
 	OpWriteDone
 	// OpDetach: write ID was cancelled, but the bytes from Off must still be sent to the peer. Copy
-	// them, let the caller return with the full count, and use the copy. [D-32]
+	// these bytes, let the caller return with the full count, and use the copy. [D-32]
 	OpDetach
 	// OpReadDone: read ID has ended with N bytes. Err is nil, io.EOF (only with N = 0),
 	// ErrCancelled, or the reason for the end of the connection.
 	OpReadDone
 	// OpUrgentPending: the peer announces an urgent byte.
 	OpUrgentPending
-	// OpUrgent: the byte at stream position Pos is urgent. If Local is set, it is the last payload
-	// byte of the message just received, and not part of the stream.
+	// OpUrgent: the byte at stream position Pos is urgent. If Local is set, the urgent byte is the
+	// last payload byte of the message just received, and not part of the stream.
 	OpUrgent
 	// OpPeerClosed: DisConn was received; the peer will send no more data.
 	OpPeerClosed
 	// OpMode: a half-connection has changed its mode to Msg.Mode: the sending half if Local is set,
 	// otherwise the receiving half.
 	OpMode
-	// OpResize: change the size of the receive Private Buffers to N, by replacing the free ones at
-	// once. Report the end by Resized. [D-46]
+	// OpResize: change the size of the receive Private Buffers to N, by replacing the free buffers
+	// at once. Report the end by Resized. [D-46]
 	OpResize
 	// OpPeerSize: the peer's receive Private Buffers have N bytes from now on.
 	OpPeerSize
@@ -86,7 +86,7 @@ func (o Op) String() string {
 	return "Op(?)"
 }
 
-// An Action is one step for the driver to perform. Op determines which fields are valid.
+// An Action is a step for the driver to perform. Op determines which fields are valid.
 type Action struct {
 	Op         Op
 	Solicited  bool // OpSend: with Solicited Event

@@ -12,7 +12,7 @@ import (
 // The tests in this file check single rows at their limits. The other files test each chapter as a
 // whole.
 
-// TestSDP_6_1_Refused checks that a message the header rules refuse has no other effect.
+// TestSDP_6_1_Refused: a message refused by the header rules has no other effect.
 func TestSDP_6_1_Refused(t *testing.T) {
 	for _, c := range []struct{ row, msg string }{
 		{"SDP-6.1.5-2", "Data seq=5 +3"}, // [SDP-10.1-2] [D-06]
@@ -61,7 +61,7 @@ func TestSDP_6_1_2_Hints(t *testing.T) {
 	})
 }
 
-// TestSDP_8_2_1_Finished checks that after both DisConns only AbortConn and credits have an effect.
+// TestSDP_8_2_1_Finished: after both DisConns only AbortConn and credits have an effect.
 func TestSDP_8_2_1_Finished(t *testing.T) {
 	t.Run("SDP-8.2.1-8", func(t *testing.T) {
 		done := func() *probe {
@@ -77,8 +77,8 @@ func TestSDP_8_2_1_Finished(t *testing.T) {
 	})
 }
 
-// TestSDP_8_2_2_Die checks that an event that ends a connection ends every transfer on it, whatever
-// its state.
+// TestSDP_8_2_2_Die: an event that ends a connection ends every transfer of the connection, in any
+// state.
 func TestSDP_8_2_2_Die(t *testing.T) {
 	boom := errors.New("boom")
 	t.Run("SDP-8.2.1-13", func(t *testing.T) { // [SDP-8.2.1-12] [SDP-8.2.2-4] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5]
@@ -97,7 +97,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).skip().abort(boom).want("abort boom", "got 1 1")
 		p.readDone().want() // the RDMA Read completes although the connection is dead
 	})
-	// Received bytes stay readable, unless this end has closed the connection itself.
+	// Received bytes stay readable, unless the local end has closed the connection.
 	t.Run("SDP-8.2.2-5", func(t *testing.T) {
 		newProbe(t).recv("Data +5").skip().abort(boom).want("abort boom").read(1, 3).read(2, 3).read(3, 3).want("copy 1 3@0", "got 1 3", "copy 2 2@0", "got 2 2", "got 3 0 boom")
 		newProbe(t).recv("Data +5").skip().abort(ErrClosed).want("abort "+ErrClosed.Error(), "drop 5").read(1, 3).want("got 1 0 " + ErrClosed.Error())
@@ -109,7 +109,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 		if p.m.WriteErr() != nil || p.m.Err() != io.EOF { // [SDP-8.2.1-22]
 			t.Errorf("%v, %v", p.m.WriteErr(), p.m.Err())
 		}
-		// A queued DisConn that was not sent is lost like data.
+		// A queued, unsent DisConn is lost like data.
 		p = newProbe(t)
 		p.bufs = 0
 		p.recv("Data", "DisConn").closeWrite().skip()
@@ -127,7 +127,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	})
 }
 
-// TestSDP_9_1_Thresholds checks that thresholds are exact to the byte.
+// TestSDP_9_1_Thresholds: thresholds are exact to the byte.
 func TestSDP_9_1_Thresholds(t *testing.T) {
 	threshold := func(n int) func(*Params) { return func(p *Params) { p.RecvThreshold = n } }
 	t.Run("SDP-9-1", func(t *testing.T) { // [SDP-10-6] [SDP-9.5.1-2] at least the buffer size
@@ -137,17 +137,17 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 		p.took(p.m.SetThresholds(0, 20, 5, mark())).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 100).want("SendSm")
 		p.write(3, 21).want("SrcAvail size=21 +1")
 	})
-	// The first read is too small, and the second one takes all bytes. [SDP-9.2-6] [SDP-9-4]
+	// The first read is too small, and the second read takes all bytes. [SDP-9.2-6] [SDP-9-4]
 	t.Run("SDP-9.2-5", func(t *testing.T) {
 		newProbe(t, threshold(200)).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 200).want("SendSm")
 		newProbe(t, threshold(200)).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 201).want("read 2 201@0 from 1")
 		newProbe(t, threshold(200)).recv("SrcAvail size=180 +1").read(1, 1).skip().read(2, 179).want("read 2 179@0 from 1")
 		newProbe(t, threshold(200)).recv("SrcAvail size=180 +1").read(1, 1).skip().read(2, 178).want("SendSm")
-		// Only the oldest SrcAvail is answered with SendSm, because the read that is too small for
-		// the second one may be cancelled.
+		// Only the oldest SrcAvail is answered with SendSm, because the read too small for the
+		// second SrcAvail may be cancelled.
 		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=150", "SrcAvail size=300").read(1, 150).read(2, 20).skip()
 		p.cancelRead(2).read(3, 300).want("got 2 0 cancelled", "read 3 300@0 from 0")
-		// A read that has received bytes ends with them, before the rest is forced to Bcopy.
+		// A read that has received bytes ends with these bytes, before the rest is forced to Bcopy.
 		newProbe(t).recv("SrcAvail size=500 +10").skip().read(1, 60).want("copy 1 10@0", "got 1 10").readAll(2, 60).want("SendSm")
 	})
 	t.Run("SDP-11-1", func(t *testing.T) { // [SDP-11.2-1] [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2] [D-18]
@@ -180,8 +180,7 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 	})
 }
 
-// TestSDP_9_1_Straight checks that Straight has the effect of Write if Data messages can carry all
-// bytes.
+// TestSDP_9_1_Straight: Straight has the effect of Write if Data messages can carry all bytes.
 func TestSDP_9_1_Straight(t *testing.T) {
 	t.Run("SDP-9.1-1", func(t *testing.T) {
 		straight := func(p *probe, n, room int) []sdpwire.Message {
@@ -289,11 +288,11 @@ func TestSDP_9_2_Edges(t *testing.T) {
 		p.recv("SendSm").skip() // one Data is sent, and the rest of the write waits for credit
 		p.cancelWrite(1).want("detach 1 85").cancelWrite(1).want()
 		newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").cancelWrite(1).want()
-		// An urgent byte that was not announced is cancelled like any other byte.
+		// An unannounced urgent byte is cancelled like any other byte.
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 70_000).urgent(2, 1).skip().cancelWrite(2).want("wrote 2 0 cancelled")
-		// A byte that was announced must be sent, so the write is detached.
+		// An announced byte must be sent, so the write is detached.
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 10).urgent(2, 3).skip().cancelWrite(2).want("detach 2 0")
@@ -314,9 +313,9 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		pipe().read(1, 300).skip().cancelRead(1).read(2, 300).want("SinkAvailCancel")
 		newProbe(t).recv("ModeChange Pipelined ", "DisConn").skip().read(1, 300).want("got 1 0 EOF")
 		newProbe(t).recv("Data +5", "ModeChange Pipelined").skip().readAll(1, 7).read(2, 300).want("copy 1 5@0")
-		// Bytes that a SendSm has asked for arrive first.
+		// Bytes requested by a SendSm arrive first.
 		pipe().recv("SrcAvail size=500").read(1, 20).skip().read(2, 300).want()
-		// A read that follows one without a SinkAvail gets no SinkAvail either.
+		// A read after a read without a SinkAvail gets no SinkAvail either.
 		pipe().read(1, 300).read(2, 50).read(3, 300).want("SinkAvail size=300 nd=0")
 	})
 	// If no bytes were written, the read waits again, after the reads to which the peer may be
@@ -340,7 +339,7 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		p := pipe().read(1, 300).cancelRead(1).skip()
 		ack := p.ack // the SinkAvail and the cancel were received
 		p.ack = ack - 1
-		// The peer ignores the cancel when it arrives, and sends no answer. [SDP-9.5.5-4]
+		// On arrival, the peer ignores the cancel, and sends no answer. [SDP-9.5.5-4]
 		p.recv("RdmaWrCompl size=8").want("revoke", "got 1 8").read(2, 300).cancelRead(2).want("SinkAvail size=300 nd=0", "SinkAvailCancel")
 		p.ack = ack
 		p.recv("SinkCancelAck").want() // this answers the first cancel, and has no effect on the second
@@ -389,7 +388,7 @@ func TestD39_Threshold(t *testing.T) {
 
 func TestSDP_10_6_Edges(t *testing.T) {
 	lim := func(p *Params) { p.MinRecvSize, p.MaxRecvSize = 60, 300 }
-	// A smaller size applies before it is acknowledged. [SDP-10.6.1-1]
+	// A smaller size applies before the acknowledgement. [SDP-10.6.1-1]
 	t.Run("SDP-10.6-11", func(t *testing.T) {
 		p := newProbe(t, lim)
 		p.bufs = 0
@@ -442,8 +441,7 @@ func TestSDP_10_6_Edges(t *testing.T) {
 	})
 }
 
-// TestSDP_13_1_1_Silence checks that during a suspension only credit is sent, so that the peer can
-// answer.
+// TestSDP_13_1_1_Silence: during a suspension only credit is sent, so that the peer can answer.
 func TestSDP_13_1_1_Silence(t *testing.T) {
 	t.Run("SDP-13.1.1-5", func(t *testing.T) { // [SDP-10.5-9] [D-53]
 		p := newProbe(t)
@@ -721,12 +719,13 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 	p.ack = 9
 	p.recv("Data +1").read(1, 1).recv("Data +1").read(2, 1).wantMsgs("Data")
 	p.ack = 9
-	// This end has sent two empty Data, because the first one did not give the peer all credit.
+	// This end has sent two empty Data, because the first did not give the peer all credit.
 	p.recv("Data bufs=4").skip().write(3, 1).wantMsgs("Data")
 	// If message 0 is unacknowledged, an empty Data is sent at once, because the acknowledgement of
 	// message 0 looks like none. [D-08]
 	newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data")
-	// The write after an open SrcAvail waits for it, not for credit, so no empty Data is sent.
+	// The write after an open SrcAvail waits for the SrcAvail, not for credit, so no empty Data is
+	// sent.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 300).recv("Data ack=1 bufs=3").skip().write(4, 1)
 	p.pass(100 * ms).want()
 }
@@ -870,9 +869,9 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 	t.Run("SDP-9.5.2.2-1", func(t *testing.T) { // [D-22] [SDP-9.3-6] [SDP-11.3-11] small writes among others
 		p := low(2, pipe()).write(1, 10).write(2, 10).want()
 		p.bufs = 9
-		// When there is credit, Data is sent, and its payload makes the SinkAvail stale.
+		// When there is credit, Data is sent, and the payload makes the SinkAvail stale.
 		p.recv("SinkAvail size=500 nd=0").want("Data +20", "wrote 1 10", "wrote 2 10")
-		// After a large write, small ones share its completion.
+		// After a large write, small writes share the completion of the large write.
 		p = pipe().write(1, 200).write(2, 10).write(3, 10).skip().recv("SinkAvail size=500 nd=0")
 		p.want("revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 10@0 -> 200", "wrote 2 10",
 			"write 3 10@0 -> 210", "wrote 3 10", "RdmaWrCompl size=220")
@@ -1089,8 +1088,8 @@ func TestSDP_8_2_1_Owed(t *testing.T) {
 	})
 }
 
-// TestSDP_13_1_1_Resume checks that a resumed connection behaves like a new one, except for its
-// queued bytes.
+// TestSDP_13_1_1_Resume: a resumed connection behaves like a new connection, except for the queued
+// bytes.
 func TestSDP_13_1_1_Resume(t *testing.T) {
 	t.Run("SDP-13.1.1-10", func(t *testing.T) { // [SDP-13-1] [SDP-13.1.1-17] [D-52]
 		p := newProbe(t, autoPolicy).pipelined(true, true).write(1, 200).write(2, 200).read(3, 300).recv("Data PEND").cancelRead(3)

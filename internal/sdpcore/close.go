@@ -48,9 +48,9 @@ func orReset(err error) error {
 // Finished reports whether both directions have been closed gracefully.
 func (m *Machine) Finished() bool { return m.life == lifeFinished }
 
-// WriteErr returns the reason why writes fail on a connection that has ended, or nil if it has not
-// ended. It also returns nil after a graceful end: the peer had closed its direction, no AbortConn
-// followed, and no bytes were left to send. [SDP-8.2.1-12] [SDP-8.2.1-22]
+// WriteErr returns the reason why writes fail on an ended connection, or nil while the connection
+// has not ended. WriteErr also returns nil after a graceful end: the peer had closed its direction,
+// no AbortConn followed, and no bytes were left to send. [SDP-8.2.1-12] [SDP-8.2.1-22]
 func (m *Machine) WriteErr() error {
 	if m.err == io.EOF && !m.lost {
 		return nil
@@ -75,7 +75,7 @@ func (m *Machine) finish() {
 	m.do(Action{Op: OpFinish})
 }
 
-// beginDisConn checks a DisConn: it must come once, after all other messages.
+// beginDisConn checks a DisConn. A DisConn must come once, after all other messages.
 func (m *Machine) beginDisConn(msg *inbound) bool {
 	switch k := &m.snk; {
 	case k.disSeen:
@@ -101,8 +101,9 @@ func (m *Machine) endDisConn(*inbound) {
 }
 
 // abort ends the connection from this end because of err. If DisConn was sent, an AbortConn revokes
-// the DisConn [SDP-8.2.2-1]. The AbortConn may use any credit, even the last one, because no later
-// message needs it [D-48]. Without a DisConn no more messages are sent [SDP-8.2.2-2] [SDP-6.2.4-2].
+// the DisConn [SDP-8.2.2-1]. The AbortConn may use any credit, even the last, because no later
+// message needs credit [D-48]. Without a DisConn no more messages are sent [SDP-8.2.2-2]
+// [SDP-6.2.4-2].
 func (m *Machine) abort(err error) {
 	if m.life == lifeDead {
 		return

@@ -59,8 +59,8 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	// After DisConn was sent, AbortConn comes first. [SDP-8.2.2-1] [SDP-8.2.1-18]
 	t.Run("SDP-8.2.2-1", func(t *testing.T) {
 		newProbe(t).closeWrite().skip().abort(boom).want("AbortConn", "abort after AbortConn boom")
-		// AbortConn may use any credit, even the last one, although it gives the peer no credit.
-		// Without credit no message may be sent. [SDP-10.5-5] [D-48]
+		// AbortConn may use any credit, even the last, although an AbortConn gives the peer no
+		// credit. Without credit no message may be sent. [SDP-10.5-5] [D-48]
 		for credits, want := range [][]string{{"abort boom"}, {"AbortConn", "abort after AbortConn boom"}, {"AbortConn", "abort after AbortConn boom"}} {
 			p := newProbe(t).closeWrite()
 			p.bufs = uint16(credits)
@@ -115,7 +115,7 @@ func TestSDP_10_6_Resize(t *testing.T) {
 	p := newProbe(t).peerSize(50).want("ChRcvBuf size=50", "peersize 50").write(1, 60).want("Data +34",
 		"Data +26", "wrote 1 60")
 	p.peerSize(40).want() // [SDP-10.6-19]
-	// A larger size applies when it is acknowledged. [SDP-10.6-3] [SDP-10.6-4]
+	// A larger size applies after the acknowledgement. [SDP-10.6-3] [SDP-10.6-4]
 	p = newProbe(t).peerSize(200).want("ChRcvBuf size=200").write(1, 100).want("Data +84", "Data +16", "wrote 1 100")
 	p.recv("ChRcvBufAck size=180").want("peersize 180").write(2, 164).want("SrcAvail size=164 +1")
 	// After a refusal the request is never repeated. [SDP-10.6-17] [SDP-10.6-18]
@@ -141,7 +141,7 @@ func TestSDP_10_6_Resize(t *testing.T) {
 	// [SDP-10.6-14] [SDP-6.4.2.1-2]
 	newProbe(t, lim, func(p *Params) { p.NoResize = true }).recv("ChRcvBuf size=200").want("ChRcvBufAck size=100")
 	newProbe(t, lim).recv("ChRcvBuf size=200", "ChRcvBuf size=200").aborted("SDP-10.6-19")
-	// A read is advertised only if it is longer than the new size. [SDP-10.6-15] [SDP-10.6-16]
+	// Only a read longer than the new size is advertised. [SDP-10.6-15] [SDP-10.6-16]
 	p = newProbe(t, lim).pipelined(false, true).recv("ChRcvBuf size=200").skip().read(1, 150).want()
 	p.took(p.m.Resized(0, mark())).want("ChRcvBufAck size=200").recv("Data +5").skip().read(2, 201).want("SinkAvail size=201 nd=1")
 	// If requests have crossed, the Connecting Peer answers and the Accepting Peer does not.
@@ -187,7 +187,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	p.took(p.m.Resume(p.now, params(), mark())).want("Data +84", "Data +16", "wrote 1 200")
 	newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck",
 		"reconnect 6000", "revoke")
-	// A DisConn that was sent is sent again, and a received DisConn is remembered. [D-52]
+	// A sent DisConn is sent again, and a received DisConn is remembered. [D-52]
 	p = newProbe(t).closeWrite().skip().recv("SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("DisConn")
@@ -211,7 +211,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 			t.Error(p.m.Err())
 		}
 	}
-	// A suspension that the peer does not answer within five seconds fails. [D-53]
+	// A suspension fails if the peer does not answer within five seconds. [D-53]
 	if p := start(newProbe(t)).pass(5 * time.Second); p.m.Err() != ErrNoSuspend {
 		t.Error(p.m.Err())
 	}

@@ -53,8 +53,8 @@ const Infinite = 1 << 62
 type Params struct {
 	Role Role
 
-	// RecvBufs is the number of receive Private Buffers that this end announced, 3 to 65535; the
-	// driver posts one more as a spare. [D-08] Later messages may announce more of them, as for
+	// RecvBufs is the number of receive Private Buffers announced by the local end, 3 to 65535; the
+	// driver posts another as a spare. [D-08] Later messages may announce more buffers, as for
 	// PeerBufs. [SDP-10.3-2]
 	RecvBufs       int
 	MaxRecvBufs    int // most receive Private Buffers to post later; at least RecvBufs
@@ -81,7 +81,7 @@ type Params struct {
 	// RecvBudget limits the bytes of payload held for the ULP outside the Private Buffers.
 	// [SDP-9.5.6-1] [D-79]
 	RecvBudget int
-	// SendBudget is the number of bytes that the driver can copy on the sending side. An unanswered
+	// SendBudget is the number of bytes the driver can copy on the sending side. An unanswered
 	// SrcAvail with more bytes left is not sent by Bcopy. [D-81]
 	SendBudget int
 
@@ -104,11 +104,11 @@ type Timers struct {
 	// LocalRead is the time after which the bytes of a SrcAvail are fetched into local memory if no
 	// read waits; default 1 ms. [D-38]
 	LocalRead time.Duration
-	// Deadlock is the time after which this end acts if both ends advertise and neither reads;
+	// Deadlock is the time after which the local end acts if both ends advertise and neither reads;
 	// default 10 ms, and three times as long at the Connecting Peer. [D-38]
 	Deadlock time.Duration
 	// Unanswered is the time after which the bytes of an unanswered SrcAvail are sent by Bcopy, if
-	// they fit SendBudget; default 1 s. [D-81]
+	// SendBudget has room; default 1 s. [D-81]
 	Unanswered time.Duration
 	Cancel     time.Duration // ends a connection with an unanswered cancel; default 5 s [D-81]
 	Suspend    time.Duration // ends a connection with an unanswered suspension; default 5 s [D-53]
@@ -116,8 +116,8 @@ type Timers struct {
 	// ModeAck is the time after which an empty Data asks for the acknowledgement of a ModeChange;
 	// default 200 ms. [D-45]
 	ModeAck time.Duration
-	// Nudge is the time after which payload that waits at two credits asks for more credit; default
-	// 5 ms. [D-10]
+	// Nudge is the time after which payload waiting at two credits asks for more credit; default 5
+	// ms. [D-10]
 	Nudge time.Duration
 	// SuspendLimit is the number of suspensions answered per minute, at most 8; default 4, negative
 	// for no limit. [D-55]
@@ -159,9 +159,9 @@ var lifeNames = [...]string{"open", "suspending", "suspend sent", "suspended", "
 
 func (l life) String() string { return lifeNames[l] }
 
-// A Machine is one end of an SDP connection. New makes one. A message may change the sending half,
-// the receiving half, the credits and the state of the connection at the same time, so all methods
-// share one receiver. Each file has the methods of one chapter of the draft.
+// A Machine is one end of an SDP connection. New makes a Machine. A message may change the sending
+// half, the receiving half, the credits and the state of the connection at the same time, so all
+// methods have the same receiver. Each file has the methods of a chapter of the draft.
 type Machine struct {
 	p    Params
 	now  time.Duration // time of the current event; never goes back
@@ -215,7 +215,7 @@ func (m *Machine) start(p Params) {
 	m.snk.mode, m.snk.count = sdpwire.Combined, serial(p.FirstSnkCount)                                   // [SDP-6.3.3.4-2]
 }
 
-// Err returns the error of reads on a dead connection: the reason for its end, or io.EOF if the
+// Err returns the error of reads on a dead connection: the reason for the end, or io.EOF if the
 // peer's stream had ended before. On a living connection, and after a graceful end, Err returns
 // nil.
 func (m *Machine) Err() error { return m.err }
@@ -225,7 +225,7 @@ func (m *Machine) Err() error { return m.err }
 func (m *Machine) SendMode() sdpwire.Mode { return m.src.mode }
 func (m *Machine) RecvMode() sdpwire.Mode { return m.snk.mode }
 
-// SendQueue returns the number of written bytes that were not sent, read or acknowledged.
+// SendQueue returns the number of written bytes not yet sent, read or acknowledged.
 func (m *Machine) SendQueue() int { return m.src.queued }
 
 // Credits returns the number of messages that may be sent now.
@@ -246,9 +246,9 @@ func (m *Machine) Stats() Stats { return m.stats }
 // SetBudgets changes Params.SendBudget and RecvBudget.
 func (m *Machine) SetBudgets(send, recv int) { m.p.SendBudget, m.p.RecvBudget = send, recv }
 
-// Detachable returns the offset of the first byte of write id that was not sent. If ok is true, the
-// bytes from there on are not advertised, so the driver may copy them and let the caller return. ok
-// is false for an unknown id.
+// Detachable returns the offset of the first unsent byte of write id. If ok is true, the bytes from
+// there on are not advertised, so the driver may copy them and let the caller return. ok is false
+// for an unknown id.
 func (m *Machine) Detachable(id uint64) (off int, ok bool) {
 	s := &m.src
 	for i := range s.writes.len() {
@@ -282,7 +282,7 @@ func (m *Machine) violation(row string, mid sdpwire.MID, format string, args ...
 	m.abort(&Violation{Row: row, MID: mid, What: fmt.Sprintf(format, args...)})
 }
 
-// Stats count the work of a machine since it was made. Resume does not reset them.
+// Stats count the work of a machine since New. Resume does not reset the counters.
 type Stats struct {
 	SentBytesBcopy     uint64 // payload of Data
 	SentBytesPrefix    uint64 // payload of SrcAvail

@@ -149,8 +149,8 @@ func TestSDP_10_2_Credit(t *testing.T) {
 	if len(p.msgs) != 6 { // [SDP-10.5-1] [SDP-10.5-7]
 		t.Errorf("%d messages with 8 credits", len(p.msgs))
 	}
-	// Four were received and eight posted: 8 - 2 = 6 credits, of which two are reserved.
-	// [SDP-10.2-1] [SDP-10.5-4]
+	// Four were received and eight posted: 8 - 2 = 6 credits, two of them reserved. [SDP-10.2-1]
+	// [SDP-10.5-4]
 	p.skip().recv("Data ack=3 bufs=8")
 	if len(p.msgs) != 4 {
 		t.Errorf("%d messages, want 4", len(p.msgs))
@@ -225,8 +225,8 @@ func TestSDP_10_4_Refresh(t *testing.T) {
 	p.recv("Data +50", "Data +50").wantMsgs()
 }
 
-// TestGrowth checks that the number of Private Buffers doubles, up to its limit, when reads have
-// consumed as many bytes as all buffers hold. Without reads the number must not change.
+// TestGrowth: the number of Private Buffers doubles, up to the limit, when reads have consumed as
+// many bytes as all buffers hold. Without reads the number must not change.
 func TestGrowth(t *testing.T) { // [SDP-10.3-2] [SDP-6.1.3-1]
 	few := func(p *Params) { p.RecvBufs, p.MaxRecvBufs, p.RecvSize, p.RecvBudget = 4, 12, 100, 0 }
 	p := newProbe(t, few)
@@ -264,7 +264,7 @@ func TestD08_MessageZero(t *testing.T) {
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1)
 	p.wantMsgs("Data +1", "Data")
 	// A peer that follows the printed formula literally then counts two credits for us and sends
-	// nothing. It gets exactly one more empty Data, after a while. [D-08]
+	// nothing. The peer gets exactly one more empty Data, after a while. [D-08]
 	for after, role := range map[time.Duration]Role{time.Second: Connecting, 3 * time.Second: Accepting} {
 		p := newProbe(t, func(p *Params) { p.PeerBufs, p.Role = 3, role }).write(1, 1).write(2, 1)
 		p.wantMsgs("Data +1", "Data")
@@ -282,8 +282,8 @@ func TestD08_MessageZero(t *testing.T) {
 }
 
 func TestNudge(t *testing.T) {
-	// A peer that gives credit only when one is left gets an empty Data after a while. [D-10]
-	// [SDP-10.4-1]
+	// A peer that gives credit only when a single credit is left gets an empty Data after a while.
+	// [D-10] [SDP-10.4-1]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 1)
 	p.recv("Data ack=0 bufs=3").skip()
 	p.recv("Data bufs=3 ack=0").write(2, 1).write(3, 1).skip()
@@ -301,13 +301,13 @@ func TestSDP_11_Bcopy(t *testing.T) {
 		p.write(1, 100) // [SDP-11-1] [SDP-11.1-1] [SDP-11.2-1] [SDP-11.3-1] [SDP-9.1-1] [SDP-10-4] [SDP-9-2]
 		p.want("Data +34", "Data +34", "Data +32", "wrote 1 100")
 	}
-	// The pieces of a long write end at page boundaries, and the last one has the rest.
+	// The pieces of a long write end at page boundaries, and the last has the rest.
 	long := newProbe(t, func(p *Params) { p.PeerSize, p.SendPolicy = 128<<10+64, PinBuffered }).pass(time.Second).skip().write(1, 300<<10)
 	long.want("Data +131072", "Data +131072", "Data +45056", "wrote 1 307200")
 	// Buffered Mode has no other mechanism. [SDP-11.1-1]
 	p := newProbe(t, func(p *Params) { p.SendPolicy = PinBuffered }).pass(time.Second).skip().write(1, 200)
 	p.want("Data +84", "Data +84", "Data +32", "wrote 1 200")
-	// Small writes that wait for credit are sent together. [D-78]
+	// Small writes waiting for credit are sent together. [D-78]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 })
 	for i := range uint64(5) {
 		p.write(i, 3)
@@ -337,7 +337,7 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	// [SDP-9.2-25] [SDP-9.5.2.1-1] [SDP-9.5.2.1-2] [SDP-9.5.2.1-5]
 	combined().skip().recv("RdmaRdCompl size=99").want().recv("SendSm").want("revoke", "Data +84",
 		"Data +16", "wrote 1 200")
-	// The peer may send only one SendSm. [SDP-9.2-16]
+	// The peer may send only a single SendSm. [SDP-9.2-16]
 	combined().recv("SendSm", "SendSm").aborted("SDP-9.2-16")
 	newProbe(t).recv("RdmaRdCompl size=1").aborted("SDP-9.2-13")
 	// [SDP-9.2-22] [D-41]
@@ -364,13 +364,13 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	// The SrcAvails are answered in order. [SDP-9.2-12] [SDP-9.2-13]
 	pipe().skip().recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200",
 		"revoke", "wrote 2 300")
-	// Small data waits for open SrcAvails, except bytes that a SendSm forces. [SDP-11.3-5]
+	// Small data waits for open SrcAvails, except bytes forced by a SendSm. [SDP-11.3-5]
 	// [SDP-11.3-6] [SDP-11.3-7]
 	pipe().write(4, 10).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200").
 		recv("RdmaRdCompl size=300", "RdmaRdCompl size=400").want("revoke", "wrote 2 300",
 		"revoke", "wrote 3 400", "Data +10", "wrote 4 10")
 	// The Data Source sends forced bytes first, so the peer may not complete a later SrcAvail
-	// before them. [SDP-9.2-26] [SDP-9.2-27]
+	// before the forced bytes. [SDP-9.2-26] [SDP-9.2-27]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).pipelined(true, false).write(1, 400).write(2, 300)
 	p.bufs = 3
 	p.recv("SendSm", "RdmaRdCompl size=300").aborted("SDP-9.2-27")
@@ -381,8 +381,8 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 }
 
 func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
-	// The prefix is copied, and RDMA Reads start after it, at any address. [SDP-9.2-1] [SDP-9.2-7]
-	// [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-6.3.2.2-1]
+	// The prefix is copied, and RDMA Reads start after the prefix, at any address. [SDP-9.2-1]
+	// [SDP-9.2-7] [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-6.3.2.2-1]
 	p := newProbe(t).recv("SrcAvail size=500 +10 stag=0x77 va=1001").want("hold 10").read(1, 500)
 	p.want("copy 1 10@0", "read 1 490@10 from 1011")
 	if a := p.full[len(p.full)-1]; a.STag != 0x77 {
@@ -404,13 +404,13 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 		t.Error("partial completion invalidates")
 	}
 	p.read(2, 400).readDone().want("read 2 400@0 from 201", "got 2 400", "RdmaRdCompl size=400")
-	// The read is too small: it gets the prefix, and then SendSm follows. [SDP-9.2-5] [SDP-9.2-6]
-	// [SDP-6.3.5-1]
+	// The read is too small: the read gets the prefix, and then SendSm follows. [SDP-9.2-5]
+	// [SDP-9.2-6] [SDP-6.3.5-1]
 	newProbe(t).recv("SrcAvail size=500 +1").skip().read(1, 20).want("copy 1 1@0", "got 1 1").read(2, 20).want("SendSm")
 	// With NoRead there is no RDMA Read at all. [SDP-9-5]
 	newProbe(t, func(p *Params) { p.NoRead = true }).recv("SrcAvail size=500 +1").want("hold 1", "SendSm")
-	// The peer owes all bytes that a SendSm has forced before the next SrcAvail is read.
-	// [SDP-9.2-26] [SDP-9.2-27]
+	// The peer owes all bytes forced by a SendSm before the next SrcAvail is read. [SDP-9.2-26]
+	// [SDP-9.2-27]
 	p = newProbe(t).pipelined(false, true)
 	p.recv("SrcAvail size=150", "SrcAvail size=300").read(1, 20).wantMsgs("SendSm")
 	// The second SrcAvail stays valid. [SDP-11.3-7]
@@ -448,7 +448,7 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 		// Payload follows the SrcAvail.
 		{"SDP-11.3-5", []string{"ModeChange Pipelined", "SrcAvail size=500", "Data +5"}},
 		{"SDP-11.1-1", []string{"ModeChange Buffered", "SrcAvail size=500 +1"}}, // the mode is Buffered
-		// This SrcAvail has more payload than its buffer.
+		// The SrcAvail has more payload than its buffer.
 		{"D-18", []string{"SrcAvail size=5 +6"}},
 		// The address range wraps around.
 		{"SDP-6.3.2.1-1", []string{"SrcAvail size=500 +1 va=0xffffffffffffff00"}},
@@ -460,7 +460,7 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 	}
 	// If the payload is the whole buffer, RdmaRdCompl acknowledges 0 bytes. [D-18]
 	newProbe(t).recv("SrcAvail size=5 +5").want("hold 5", "RdmaRdCompl size=0")
-	// The peer may have no more SrcAvails open than this end allows. [SDP-11.3-18] [D-15]
+	// The peer may have no more SrcAvails open than the local end allows. [SDP-11.3-18] [D-15]
 	p = newProbe(t, func(p *Params) { p.MaxAdverts = 2 }).pipelined(false, true)
 	p.recv("SrcAvail size=500", "SrcAvail size=500").alive().recv("SrcAvail size=500").aborted("SDP-11.3-18")
 }
@@ -499,7 +499,7 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 
 func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
-	// The reads are as long as a Private Buffer, or longer by one. [SDP-9.3-2] [SDP-9.5.1-1]
+	// The reads are as long as a Private Buffer, or longer by a byte. [SDP-9.3-2] [SDP-9.5.1-1]
 	// [SDP-9-1]
 	pipe().read(1, 100).want()
 	pipe().read(1, 101).want("SinkAvail size=101 nd=0")                                             // [SDP-9.3-3] [SDP-9.3-4] [SDP-6.3.3.4-1] [SDP-6.3.3.4-2] [SDP-11.3-8]
@@ -533,7 +533,7 @@ func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 
 // TestSDP_9_4_Transaction checks a SinkAvail that carries payload. [D-27]
 func TestSDP_9_4_Transaction(t *testing.T) {
-	// A small write and a large read share one message. [SDP-9.4-1] [SDP-6.3.3-3]
+	// A small write and a large read share a message. [SDP-9.4-1] [SDP-6.3.3-3]
 	p := newProbe(t).pipelined(false, true)
 	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("SinkAvail size=300 nd=0 +10", "wrote 1 10")
 	// Without Pipelined Mode of the receiving half, the read is not advertised. [SDP-9.4-2]
@@ -576,12 +576,12 @@ func TestSDP_9_5_1_Stale(t *testing.T) {
 	// A message that ends an advertised read does not count. [SDP-9.5.1-4] [SDP-9.5.1-5]
 	p.read(4, 300).skip().recv("Data +5").want("revoke", "hold 5", "copy 3 5@0", "got 3 5")
 	p.recv("Data +6").want("revoke", "hold 6", "copy 4 6@0", "got 4 6").read(5, 300).want("SinkAvail size=300 nd=3")
-	// A read that is not advertised may get the bytes of several messages. [SDP-9.5.1-6]
+	// An unadvertised read may get the bytes of several messages. [SDP-9.5.1-6]
 	newProbe(t).recv("Data +5", "Data +6").skip().read(1, 50).want("copy 1 11@0", "got 1 11")
 }
 
 func TestSDP_9_5_3_Urgent(t *testing.T) {
-	// The urgent byte is sent in order, as the last byte of its message. [SDP-6.1.2-4]
+	// The urgent byte is sent in order, as the last byte of the message. [SDP-6.1.2-4]
 	// [SDP-9.5.3-1] [SDP-9.5.3-2] [SDP-9.5.3-8]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 })
 	p.bufs = 2
@@ -643,15 +643,14 @@ func (d *deque[T]) empty() bool { return d.n == 0 }
 
 func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).skip() }
-	// The SrcAvails that were not cancelled are advertised again. [SDP-9.5.4-1] [SDP-9.5.4-10]
-	// [SDP-9.5.4-11]
+	// The SrcAvails not cancelled are advertised again. [SDP-9.5.4-1] [SDP-9.5.4-10] [SDP-9.5.4-11]
 	p := pipe().cancelWrite(1).want("SrcAvailCancel").write(3, 400).want()
 	p.recv("SendSm").want("revoke", "revoke", "wrote 1 0 cancelled", "SrcAvail size=300", "SrcAvail size=400")
 	// A SendSm that crossed the cancel ends one SrcAvail in the normal way. [D-31]
 	p = pipe().cancelWrite(2).skip()
 	p.recv("SendSm ack=1").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
 	p.recv("SendSm").want("revoke", "wrote 2 0 cancelled").alive()
-	// If that SendSm ends the last SrcAvail, the cancel has ended too. [SDP-9.2-24] [SDP-9.5.2.1-5]
+	// If the SendSm ends the last SrcAvail, the cancel has ended too. [SDP-9.2-24] [SDP-9.5.2.1-5]
 	p = newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").recv("SendSm ack=0")
 	p.want("revoke", "detach 1 1", "Data +84", "Data +84", "Data +31", "wrote 1 200")
 	p.write(2, 300).want("SrcAvail size=300 +1")
@@ -666,7 +665,7 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 		want("revoke", "revoke", "wrote 1 0 cancelled", "write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
 	// A write that has not begun is cancelled at once.
 	newProbe(t).write(1, 200).write(2, 7).skip().cancelWrite(2).want("wrote 2 0 cancelled")
-	// If the peer does not answer a cancel for five seconds, it counts as dead. [D-81]
+	// A peer that does not answer a cancel for five seconds counts as dead. [D-81]
 	p = pipe().cancelWrite(1).pass(5 * time.Second)
 	if p.m.Err() != ErrDeadPeer {
 		t.Error(p.m.Err())
@@ -681,7 +680,7 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 	pipe := func() *probe {
 		return newProbe(t).pipelined(false, true).recv("SrcAvail size=200", "SrcAvail size=200", "SrcAvail size=200").skip()
 	}
-	// Three Unprocessed SrcAvails get one SendSm, which acknowledges the cancel. [SDP-9.5.4-2]
+	// Three Unprocessed SrcAvails get a single SendSm, to acknowledge the cancel. [SDP-9.5.4-2]
 	// [SDP-9.5.4-9]
 	p := pipe().recv("SrcAvailCancel").want("SendSm")
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
@@ -718,7 +717,7 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 }
 
 func TestSDP_9_5_5_SinkCancel(t *testing.T) {
-	// This end is the Data Sink, and cancels its SinkAvails. [SDP-9.5.5-1] [SDP-9.5.5-10]
+	// The local end is the Data Sink, and cancels the SinkAvails. [SDP-9.5.5-1] [SDP-9.5.5-10]
 	// [SDP-9.5.5-11]
 	pipe := func() *probe { return newProbe(t).pipelined(false, true).read(1, 300).read(2, 400).skip() }
 	p := pipe().cancelRead(1).want("SinkAvailCancel").cancelRead(2).want().read(3, 500).want()

@@ -25,8 +25,8 @@ type credits struct {
 	holdAt  serial // the held value of MSeqAck
 	toldAck serial // ackNext of the last message sent
 	told    int    // Bufs of the last message sent
-	// The peer may have sent the messages before number high: the largest limit that any
-	// announcement gave.
+	// The peer may have sent the messages before number high: the largest limit of all
+	// announcements.
 	high    serial
 	ackTold bool // an MSeqAck other than zero was sent
 	empties int  // empty Data messages received since we last sent a message
@@ -43,9 +43,9 @@ func (c *credits) start(p Params) {
 	}
 }
 
-// grow counts n bytes that reads have consumed. It doubles the number of Private Buffers once the
-// count reaches the size of all of them. So a peer whose bytes are read gets the credit that a long
-// round trip needs, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
+// grow counts n bytes that reads have consumed. grow doubles the number of Private Buffers once the
+// count reaches the size of all buffers. So a peer whose bytes are read gets enough credit for a
+// long round trip, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
 func (c *credits) grow(n int) {
 	if c.pool >= c.most {
 		return
@@ -59,16 +59,15 @@ func (c *credits) grow(n int) {
 }
 
 // credit returns the number of messages that may be sent: Bufs less the messages the peer had not
-// received when it sent Bufs. [SDP-10.2-1] Message 0 counts as unreceived until its receipt is
-// certain [D-08]. A hold makes the result too low, which is harmless [D-12].
+// received when sending Bufs. [SDP-10.2-1] Message 0 counts as unreceived until its receipt is
+// certain [D-08]. A hold makes the result too low, without harm [D-12].
 func (c *credits) credit() int { return max(0, c.bufs-int(c.next.sub(c.acked))) }
 
 // unacked returns the number of own messages not yet acknowledged.
 func (c *credits) unacked() int { return int(c.next.sub(c.acked)) }
 
-// received records Bufs and MSeqAck of a received message. It returns false for an impossible
-// acknowledgement, which is lower than an earlier one or names a message that was never sent.
-// [D-09]
+// received records Bufs and MSeqAck of a received message. received returns false for an impossible
+// acknowledgement: lower than an earlier one, or of a message never sent. [D-09]
 func (c *credits) received(bufs int, ack serial) bool {
 	upTo := ack + 1
 	if !c.ackSure && ack == 0 {
@@ -103,8 +102,8 @@ func (c *credits) ack() serial {
 	return c.expect - 1
 }
 
-// ackNext returns ack()+1 as a careful peer understands it: while only message 0 was received, the
-// zero that is sent proves nothing. [D-08]
+// ackNext returns ack()+1 as a careful peer understands it: while only message 0 was received, a
+// zero on the wire proves nothing. [D-08]
 func (c *credits) ackNext() serial {
 	v := c.expect
 	if c.hold {
@@ -125,10 +124,10 @@ func (c *credits) announce() int { return max(0, c.free) }
 func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().sub(c.toldAck)) }
 
 // gainForLast returns how far a message sent now would raise high. A message that takes the last
-// credit must raise it, so that the peer has credit even if messages in flight use up all credit
-// that it was ever given. Otherwise two ends whose last messages cross would both have no credit.
-// gain is not enough, because the peer may understand the acknowledgement of message 0 as none, and
-// a gain that only corrects this gives no credit. [SDP-10.5-3] [D-10]
+// credit must raise high, so that the peer has credit even if messages in flight use up all credit
+// given so far. Otherwise two ends whose last messages cross would both have no credit. gain is not
+// enough, because the peer may understand the acknowledgement of message 0 as none, and a gain that
+// only corrects the misunderstanding gives no credit. [SDP-10.5-3] [D-10]
 func (c *credits) gainForLast() int {
 	if now := c.ackNext() + serial(c.announce()); c.high.less(now) {
 		return int(now.sub(c.high))
@@ -136,7 +135,7 @@ func (c *credits) gainForLast() int {
 	return 0
 }
 
-// announced records the credit that the message sent now gives to the peer. A hold withdraws no
+// announced records the credit given to the peer by the message sent now. A hold withdraws no
 // credit: the cancel uses no buffer, and only the rest of an earlier SendSm can arrive before the
 // cancel is answered. [D-12]
 func (c *credits) announced() {
@@ -161,16 +160,16 @@ func (c *credits) mustRefresh() bool {
 }
 
 // shouldRefresh reports whether an empty Data is worth its cost: the peer has only two credits
-// left, with which it sends no payload, or half of the pool is new. An empty Data does not return
-// credit that only empty Data messages have consumed. [SDP-10.4-1] [D-10]
+// left, too few to send payload, or half of the pool is new. An empty Data does not return credit
+// consumed only by empty Data messages. [SDP-10.4-1] [D-10]
 func (c *credits) shouldRefresh() bool {
 	gain := c.gain() - c.empties
 	return gain >= 1 && (c.peerHas() <= 2 || gain >= (c.pool+1)/2)
 }
 
-// mayPayload reports whether a message with payload may be sent, which takes three credits.
-// mayControl reports whether a message without payload may be sent, which takes two credits, or the
-// last one if the message gives the peer credit. [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3]
+// mayPayload reports whether a message with payload may be sent: this takes three credits.
+// mayControl reports whether a message without payload may be sent: this takes two credits, or the
+// last credit if the message gives the peer credit. [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3]
 // [SDP-10.5-4] [SDP-10.5-7] [SDP-10.5-10]
 func (c *credits) mayPayload() bool { return c.credit() >= 3 }
 func (c *credits) mayControl() bool {

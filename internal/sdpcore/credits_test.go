@@ -80,7 +80,7 @@ func (c *credits) mayRefresh() bool {
 }
 
 // next returns all states that can follow s. If neither end has a message to receive or an empty
-// Data to send, each must have two credits, with which it may send everything except payload.
+// Data to send, each must have two credits, enough for everything except payload.
 func (s creditState) next(holds, reads bool, out []creditState) ([]creditState, error) {
 	busy := false
 	for i := range s.end {
@@ -156,9 +156,9 @@ func explore(t *testing.T, a, b, first, depth int, holds, reads bool) {
 	t.Logf("pools of %d and %d, first %d: %d states", a, b, first, len(seen))
 }
 
-// TestSDP_10_5_NoStandstill checks that, in whatever order messages cross, spending the last
-// credits never leaves both ends without credit. An end with less than two credits must always get
-// more. [SDP-10.5-3] [SDP-10.5-8] [D-10]
+// TestSDP_10_5_NoStandstill: in whatever order messages cross, spending the last credits never
+// leaves both ends without credit. An end with less than two credits must always get more.
+// [SDP-10.5-3] [SDP-10.5-8] [D-10]
 func TestSDP_10_5_NoStandstill(t *testing.T) {
 	for _, c := range []struct {
 		a, b, first, depth int

@@ -1,6 +1,6 @@
 package sdpcore
 
-// A deque is a queue in a reusable ring that grows. Its zero value is empty.
+// A deque is a queue in a reusable ring that grows. The zero value is empty.
 type deque[T any] struct {
 	ring []T // length is a power of two, or zero
 	head int

@@ -8,11 +8,11 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// keep marks write id as one whose bytes are in the driver's own memory.
+// keep marks the bytes of write id as in the driver's own memory.
 func (p *probe) keep(id uint64) *probe { p.m.KeepByCopy(id); return p }
 
-// TestSDP_Refused checks that a message that breaks its rule has no other effect: both its request
-// and its header numbers are ignored.
+// TestSDP_Refused: a message against a rule has no other effect: the request and the header numbers
+// are ignored.
 func TestSDP_Refused(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
 	t.Run("SDP-11.1-1", func(t *testing.T) { // [SDP-9.2-2] [SDP-9.2-3] [SDP-11.2-4] [SDP-9.5.4-10] [D-18] [SDP-6.3.2.1-1] [SDP-11.3-18] [SDP-6.2.1.3-1] [D-15] [SDP-8.2.1-8]
@@ -41,7 +41,7 @@ func TestSDP_Refused(t *testing.T) {
 			}
 		}
 	})
-	// A SrcAvail that a SinkAvail has crossed is void, and stays void. [SDP-11.3-16]
+	// A SrcAvail crossed by a SinkAvail is void, and stays void. [SDP-11.3-16]
 	t.Run("SDP-11.3-9", func(t *testing.T) {
 		p := pipe().read(1, 300).want("SinkAvail size=300 nd=0").recv("SrcAvail size=500").want()
 		if n := p.m.snk.adverts.len(); n != 0 {
@@ -74,7 +74,7 @@ func TestSDP_Refused(t *testing.T) {
 		newProbe(t).pipelined(true, false).recv("SinkAvail size=15 nd=0 va=0xfffffffffffffff0").alive()
 		// The payload of a SinkAvail is accepted in any case.
 		p := newProbe(t).pipelined(true, false).skip().recv("SinkAvail size=300 nd=0 +5").want("hold 5").stats("RecvBytesTransact=5 RecvSinkAvails=1 RecvBytesBcopy=0")
-		// The SinkAvail ends the SrcAvails, and also a cancel that it has crossed.
+		// The SinkAvail ends the SrcAvails, and also a crossing cancel.
 		p.read(9, 5).write(1, 200).want("copy 9 5@0", "got 9 5", "write 1 200@0 -> 0",
 			"wrote 1 200", "RdmaWrCompl size=200")
 		p.write(2, 200).cancelWrite(2).want("SrcAvail size=200", "SrcAvailCancel").recv("SinkAvail size=300 nd=0").want("revoke", "wrote 2 0 cancelled").due(-1)
@@ -108,7 +108,7 @@ func TestSDP_Refused(t *testing.T) {
 		for _, s := range []string{"Data +1", "SrcAvailCancel", "SendSm", "DisConn"} {
 			crossed().recv(s).want("abort SDP-13.1.1-5")
 		}
-		// The request of the peer did not cross a request of this end.
+		// The request of the peer did not cross a request of the local end.
 		newProbe(t, accepting).recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 	})
 	t.Run("D-47", func(t *testing.T) { // [SDP-10.6-1] the sizes that a ChRcvBufAck may contain
@@ -142,7 +142,7 @@ func TestSDP_Refused(t *testing.T) {
 	})
 }
 
-// TestSDP_11_Ways checks that each mechanism moves the right bytes, and counts them.
+// TestSDP_11_Ways: each mechanism moves and counts the right bytes.
 func TestSDP_11_Ways(t *testing.T) {
 	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(true, false) }
 	t.Run("SDP-11-1", func(t *testing.T) { // [SDP-11.2-1] [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2] [D-18] [SDP-9.1-1] [SDP-9-2] urgent bytes and the driver's copies are never advertised
@@ -161,7 +161,7 @@ func TestSDP_11_Ways(t *testing.T) {
 		low(151).recv("SinkAvail size=500 nd=0").want("write 1 151@0 -> 0", "wrote 1 151",
 			"write 2 10@0 -> 151", "wrote 2 10")
 	})
-	// One write fills two SinkAvails, each from its address on. [SDP-9.3-1] [SDP-6.3.3.3-1]
+	// A single write fills two SinkAvails, each from its address on. [SDP-9.3-1] [SDP-6.3.3.3-1]
 	// [SDP-6.3.3.2-2] [SDP-9.4-3..5]
 	t.Run("SDP-9.3-5", func(t *testing.T) {
 		p := pipe().credits(0).recv("SinkAvail size=120 nd=0 va=1000", "SinkAvail size=500 nd=0 va=2000").write(1, 500).want("write 1 120@0 -> 1000")
@@ -222,7 +222,7 @@ func TestSDP_11_Ways(t *testing.T) {
 			t.Errorf("%d SinkAvails at hand, count %d", p.m.src.avail.len(), p.m.src.count)
 		}
 	})
-	// The SrcAvails that a late SinkAvail ends are counted. [SDP-12.4-8] [D-26]
+	// The SrcAvails ended by a late SinkAvail are counted. [SDP-12.4-8] [D-26]
 	t.Run("SDP-12.4-6", func(t *testing.T) {
 		p := pipe().write(1, 200).write(2, 300).skip()
 		ack := p.ack
@@ -246,7 +246,7 @@ func TestSDP_11_Ways(t *testing.T) {
 		if p.recv("Data"); !p.m.Acknowledged() {
 			t.Error("not acknowledged")
 		}
-		// If the other half must change its mode, the ModeChange is sent first.
+		// If the other half must change mode, the ModeChange is sent first.
 		p = newProbe(t, func(p *Params) { p.RecvPolicy = Auto; p.RecvBudget = 1 << 20 }).recv("ModeChange Buffered")
 		for i := range uint64(1000) {
 			p.recv("Data +80").read(i, 80)
@@ -365,7 +365,7 @@ func TestSDP_Late(t *testing.T) {
 		newProbe(t, few).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data").pass(time.Minute).wantMsgs("Data")
 	})
 	lim := func(p *Params) { p.MinRecvSize, p.MaxRecvSize = 60, 300 }
-	// A larger size applies when it is acknowledged, and an Accepting Peer answers too.
+	// A larger size applies after the acknowledgement, and an Accepting Peer answers too.
 	// [SDP-10.6.1-1] [SDP-10.6-16]
 	t.Run("SDP-10.6-11", func(t *testing.T) {
 		for _, role := range []func(*Params){func(*Params) {}, accepting} {

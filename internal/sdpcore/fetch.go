@@ -6,9 +6,9 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// fetch starts an RDMA Read into r [SDP-9-4] from the oldest SrcAvail with unrequested bytes. It
-// returns false if it has started none. [SDP-9.2-7] [SDP-9.5.2.1-3] If the free part of r is too
-// short for zero copy, that SrcAvail will be answered with SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
+// fetch starts an RDMA Read into r [SDP-9-4] from the oldest SrcAvail with unrequested bytes. fetch
+// returns false if no RDMA Read was started. [SDP-9.2-7] [SDP-9.5.2.1-3] If the free part of r is
+// too short for zero copy, the SrcAvail will be answered with SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
 func (m *Machine) fetch(r *read) bool {
 	s := &m.snk
 	i := m.fetchable()
@@ -19,8 +19,8 @@ func (m *Machine) fetch(r *read) bool {
 	room, left := r.n-r.off-r.inflight, a.size-a.asked
 	// [SDP-9.2-5]
 	if room < left && room <= m.p.RecvThreshold {
-		// No RDMA Read into r is in progress: such a Read would be from this SrcAvail, and for the
-		// whole rest of it.
+		// No RDMA Read into r is in progress: such a Read would fetch the whole rest of this
+		// SrcAvail.
 		if i == 0 && (r.off == 0 || r.all) {
 			a.wantSm = true
 		}
@@ -56,8 +56,8 @@ func (m *Machine) fetchable() int {
 	return -1
 }
 
-// ReadDone reports that the oldest RDMA Read is complete. It panics if there is none, except on a
-// dead connection.
+// ReadDone reports that the oldest RDMA Read is complete. Without an RDMA Read in progress,
+// ReadDone panics, except on a dead connection.
 func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk
@@ -162,14 +162,14 @@ func (m *Machine) rdComplReady() bool {
 		return false
 	}
 	a := s.adverts.at(0)
-	// Acknowledge only bytes that were read [SDP-9.2-10], and only while no other read is in
-	// progress, so that each round has one answer.
+	// Acknowledge only bytes already read [SDP-9.2-10], and only while no other read is in
+	// progress, so that each round has a single answer.
 	return a.empty || a.done > a.reported && a.done == a.asked
 }
 
-// rdCompl acknowledges the bytes of the oldest SrcAvail that were read since the last
-// acknowledgement. [SDP-9.2-9] [SDP-9.2-11] [SDP-9.2-12] [SDP-9.2-13] [SDP-9.2-28] [SDP-6.3.7.1-1]
-// [SDP-6.3.7.1-2] [SDP-6.3.7.1-3]
+// rdCompl acknowledges the bytes of the oldest SrcAvail read since the last acknowledgement.
+// [SDP-9.2-9] [SDP-9.2-11] [SDP-9.2-12] [SDP-9.2-13] [SDP-9.2-28] [SDP-6.3.7.1-1] [SDP-6.3.7.1-2]
+// [SDP-6.3.7.1-3]
 func (m *Machine) rdCompl() {
 	s := &m.snk
 	a := *s.adverts.at(0)
@@ -213,9 +213,9 @@ func (m *Machine) sendSmReady() bool {
 	return a.wantSm && s.expected == 0
 }
 
-// sendSm forces the rest of the oldest SrcAvail to Bcopy [SDP-9.5.2.1-1], or answers a cancel by
-// one SendSm for all SrcAvails. This SendSm is the first message that carries the true MSeqAck
-// again. [SDP-9.5.4-8] [SDP-9.5.4-9] [D-32] [D-33]
+// sendSm forces the rest of the oldest SrcAvail to Bcopy [SDP-9.5.2.1-1], or answers a cancel by a
+// single SendSm for all SrcAvails. The SendSm is the first message with the true MSeqAck again.
+// [SDP-9.5.4-8] [SDP-9.5.4-9] [D-32] [D-33]
 func (m *Machine) sendSm() {
 	s := &m.snk
 	if s.srcCancel {
@@ -232,7 +232,7 @@ func (m *Machine) sendSm() {
 	m.stats.SentSendSms++
 }
 
-// beginSrcAvailCancel checks a SrcAvailCancel: only one may be open at a time.
+// beginSrcAvailCancel checks a SrcAvailCancel: a second must not be open at the same time.
 func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
 	if m.snk.srcCancel {
 		m.violation("SDP-9.5.4-10", msg.MID, "another is being answered")
@@ -241,8 +241,8 @@ func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
 	return true
 }
 
-// endSrcAvailCancel makes sendSm answer the cancel, which drops all unfinished SrcAvails.
-// [SDP-9.5.4-2] [SDP-9.5.4-3] If no SrcAvail is open, the cancel has no effect. [SDP-9.5.4-4]
+// endSrcAvailCancel makes sendSm answer the cancel and drop all unfinished SrcAvails. [SDP-9.5.4-2]
+// [SDP-9.5.4-3] If no SrcAvail is open, the cancel has no effect. [SDP-9.5.4-4]
 func (m *Machine) endSrcAvailCancel(msg *inbound) {
 	s := &m.snk
 	if s.adverts.len() == 0 {

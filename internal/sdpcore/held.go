@@ -102,7 +102,7 @@ func (m *Machine) dropHeld() {
 }
 
 // compact copies the newest payload to free its Private Buffer, if buffers run low and the payload
-// fills at most half of its buffer. A buffer with a single byte must not cost the peer a whole
+// fills at most half of the buffer. A buffer with a single byte must not cost the peer a whole
 // credit. [SDP-9.5.6-1] [D-79]
 func (m *Machine) compact() {
 	s := &m.snk
@@ -120,8 +120,8 @@ func (m *Machine) compact() {
 	h.private = false
 	s.compacted += h.n
 	m.cr.free++
-	// Merge the copy with the preceding run. There is one, because at least two Private Buffers are
-	// full here, even with the smallest pool of three.
+	// Merge the copy with the preceding run. A preceding run exists, because at least two Private
+	// Buffers are full here, even with the smallest pool of three.
 	if before := s.holds.at(s.holds.len() - 2); !before.private {
 		before.n += h.n
 		s.holds.remove(s.holds.len() - 1)
