@@ -1,6 +1,6 @@
-// Package conform tests a peer against the requirements of the protocols. A case performs one
+// Package conform tests a peer against the requirements of the protocols. A case performs a
 // conversation with the peer, byte by byte, with the codecs alone. It does not use the engines,
-// because a fault of theirs could then hide itself.
+// because a fault of an engine could then hide itself.
 package conform
 
 import (
@@ -25,14 +25,14 @@ const (
 	Active  Role = "active"  // the peer dials
 )
 
-// A Case is one conversation.
+// A Case is a conversation with the peer.
 type Case struct {
 	Name  string   // unique name
 	Proto string   // scheme of the peer's URL
 	Role  Role     // role of the peer
 	Rows  []string // requirements that the case checks; a failure without a row counts for the first
 	Text  string   // the tested rule
-	// Dangerous means that the case is known to crash some peers.
+	// Dangerous is set for a case known to crash some peers.
 	Dangerous bool
 
 	run func(t *T)
@@ -49,7 +49,7 @@ const (
 	Skip          Verdict = "skip"
 )
 
-// A Result is a case with its outcome.
+// A Result is a case with an outcome.
 type Result struct {
 	Name    string   `json:"name"`
 	Proto   string   `json:"protocol"`
@@ -75,7 +75,7 @@ func Cases(proto string, role Role) (cs []Case) {
 
 // A Target describes the peer.
 type Target struct {
-	// Connect returns a connection with the peer: dialled, or accepted from it.
+	// Connect returns a connection with the peer, dialled or accepted.
 	Connect func(ctx context.Context) (net.Conn, error)
 	// Again returns another connection with the peer of the last Connect; nil means Connect.
 	Again func(ctx context.Context) (net.Conn, error)
@@ -83,19 +83,19 @@ type Target struct {
 	// MTU of the peer's queue pair.
 	Datagrams func(own netip.Addr) (net.PacketConn, error)
 	MTU       int
-	// Disc is the discriminator of the VI that listens, which is the case's own VI if the peer
-	// dials. Service is the address that cases ask a Port Mapper for.
+	// Disc is the discriminator of the listening VI: the case's own VI if the peer dials. Service
+	// is the address requested from a Port Mapper.
 	Disc    []byte
 	Service string
 	// Patience is the time the peer has for an answer. Quiet is how long a case waits where the
 	// peer must not send anything.
 	Patience, Quiet time.Duration
-	// Pause is the time between an MPA Reply and our first FPDU. Some peers do not read bytes that
-	// arrive too early. [I-10]
+	// Pause is the time between an MPA Reply and our first FPDU. Some peers do not read early
+	// bytes. [I-10]
 	Pause time.Duration
 	// Dangerous also runs the dangerous cases.
 	Dangerous bool
-	// Only, if not empty, restricts the run to cases with these names or requirements.
+	// Only, if not empty, restricts the run to cases with the listed names or requirements.
 	Only []string
 }
 
@@ -107,8 +107,8 @@ func (g *Target) wants(c *Case) bool {
 	return slices.ContainsFunc(g.Only, func(s string) bool { return s == c.Name || slices.Contains(c.Rows, s) })
 }
 
-// Run runs the cases of cs that g selects, one after the other, and calls each with every result.
-// No case begins after the end of ctx.
+// Run runs the cases of cs selected by g, in order, and calls each with every result. No case
+// begins after the end of ctx.
 func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 	for i := range cs {
 		c := &cs[i]
@@ -141,7 +141,7 @@ type outcome struct {
 	disturbed   bool // another conversation or the network may be the cause
 }
 
-// tries is how often a disturbed case is performed before it fails.
+// tries is how often a disturbed case is performed before the failure counts.
 const tries = 3
 
 // A T is a running case. Its methods end the case when the peer violates a requirement.
@@ -182,8 +182,8 @@ func (t *T) fail(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...)})
 }
 
-// again ends the case after an event that an earlier conversation, or the network, may have caused,
-// such as a lost datagram. The case is repeated up to tries times, and fails if the event occurs
+// again ends the case after an event perhaps caused by an earlier conversation or the network, for
+// example a lost datagram. The case is repeated up to tries times, and fails if the event occurs
 // each time.
 func (t *T) again(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...), disturbed: true})
@@ -201,7 +201,7 @@ func (t *T) hidden(format string, a ...any) {
 	panic(outcome{verdict: NotObservable, detail: fmt.Sprintf(format, a...)})
 }
 
-// connect opens a connection, or accepts one that the peer opened.
+// connect opens a connection, or accepts a connection of the peer.
 func (t *T) connect() net.Conn { return t.connectBy(t.g.Connect) }
 
 // connectAgain is connect for the second connection of a conversation.
@@ -224,7 +224,7 @@ func (t *T) connectBy(connect func(ctx context.Context) (net.Conn, error)) net.C
 }
 
 // write sends bytes. It fails the case if the peer does not read within Patience. If the peer has
-// closed the connection, only the next read reports that.
+// closed the connection, only the next read reports the close.
 func (t *T) write(c net.Conn, b []byte) {
 	c.SetWriteDeadline(time.Now().Add(t.g.Patience))
 	if _, err := c.Write(b); err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -246,8 +246,8 @@ func (e end) String() string {
 	return [...]string{"whole", "nothing more in time", "closed", "reset"}[e]
 }
 
-// read fills b within the given time. It returns the number of bytes that arrived; e is whole, or
-// the reason why b is not full.
+// read fills b within the given time. It returns the number of received bytes; e is whole, or the
+// reason why b is not full.
 func (t *T) read(c net.Conn, b []byte, within time.Duration) (n int, e end) {
 	c.SetReadDeadline(time.Now().Add(within))
 	n, err := io.ReadFull(c, b)
@@ -288,7 +288,7 @@ func (t *T) gone(c net.Conn, row, why string) {
 
 func list(rows ...string) []string { return rows }
 
-// datagram reads one datagram; ok is false if none arrives in time.
+// datagram reads a datagram; ok is false if none arrives in time.
 func (t *T) datagram(c net.Conn, b []byte, within time.Duration) (n int, ok bool) {
 	c.SetReadDeadline(time.Now().Add(within))
 	n, err := c.Read(b)

@@ -15,8 +15,8 @@ const (
 	fabricOwn   fc.Addr = 0x010300 // our N_Port
 )
 
-// A fabric is our end of a link that the peer opened. It emulates a switch with its services, and
-// our N_Port.
+// A fabric is our end of a link opened by the peer. It emulates a switch with services, and our
+// N_Port.
 type fabric struct {
 	*fcEnd
 	name fc.WWN // name of the emulated switch
@@ -35,7 +35,7 @@ type fabric struct {
 	aborted    map[uint16]bool
 }
 
-// linkedBy accepts connections of a peer until one becomes a link. The peer uses the first
+// linkedBy accepts connections of a peer until a connection becomes a link. The peer uses the first
 // connection only to ask for the name of the switch.
 func (t *T) linkedBy() *fabric {
 	own := t.special(0)
@@ -74,7 +74,7 @@ func (t *T) specialOf(c net.Conn) fcip.Special {
 }
 
 // take answers f as the fabric, or as the login service of our N_Port, and returns true. For the
-// other frames to our N_Port it returns false. A repeated request is answered again.
+// other frames to our N_Port, take returns false. A repeated request is answered again.
 func (s *fabric) take(f *fc.Frame) bool {
 	t := s.t
 	cmd := fc.ELSCmd(0)
@@ -122,8 +122,8 @@ func (s *fabric) acknowledge(f *fc.Frame) {
 	s.fcEnd.reply(f, fc.RCtlELSReply, fc.AppendCmd(nil, fc.ELSAcc))
 }
 
-// port answers a login, a logout or an ABTS that is addressed to our N_Port, and returns true. For
-// other frames it returns false.
+// port answers a login, a logout or an ABTS to our N_Port, and returns true. For other frames, port
+// returns false.
 func (s *fabric) port(f *fc.Frame, cmd fc.ELSCmd) bool {
 	t := s.t
 	switch {
@@ -269,8 +269,8 @@ func (s *fabric) registers(cmd fc.CTCmd, b []byte) {
 	}
 }
 
-// known reports whether the peer has made all registrations that a port without an IP address must
-// make.
+// known reports whether the peer has made all registrations required of a port without an IP
+// address.
 func (s *fabric) known() bool {
 	return s.registered[fc.NSRPNID] && s.registered[fc.NSRNNID] && s.registered[fc.NSRFTID] && s.registered[fc.NSRFFID]
 }

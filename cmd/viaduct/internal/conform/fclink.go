@@ -33,7 +33,7 @@ type fcEnd struct {
 }
 
 // special returns the first frame of a link. to is the name of the peer's switch; 0 asks the peer
-// for that name.
+// for the name.
 func (t *T) special(to fc.WWN) fcip.Special {
 	var b [16]byte
 	rand.Read(b[:])
@@ -53,8 +53,8 @@ func (p *fcEnd) echo(s fcip.Special) fcip.Special {
 	return x
 }
 
-// switchName determines the name of the peer's switch: it sends a special frame with a destination
-// name of zero.
+// switchName determines the name of the peer's switch by a special frame with a destination name of
+// zero.
 func (t *T) switchName() fc.WWN {
 	p := &fcEnd{t: t, c: t.connect()}
 	s := t.special(0)
@@ -67,8 +67,8 @@ func (t *T) switchName() fc.WWN {
 	return x.Destination
 }
 
-// link opens an FCIP link. It first determines the name of the peer's switch, on a connection of
-// its own.
+// link opens an FCIP link. It first determines the name of the peer's switch, on a separate
+// connection.
 func (t *T) link() *fcEnd {
 	s := t.special(t.switchName())
 	p := &fcEnd{t: t, c: t.connect(), name: fc.PortName(s.Entity, 1), seq: map[fc.Addr]uint8{},
@@ -83,8 +83,8 @@ func (p *fcEnd) node() fc.WWN { return fc.NodeName(uint64(p.name) & 0xffffffffff
 // put sends a frame.
 func (p *fcEnd) put(f *fc.Frame) { p.t.write(p.c, fcip.Append(nil, f)) }
 
-// next reads the next frame for our N_Port, and answers the frames that the link itself needs. e is
-// whole, or the reason why there is no frame.
+// next reads the next frame for our N_Port, and answers the frames of the link itself. e is whole,
+// or the reason why there is no frame.
 func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 	t := p.t
 	if len(p.kept) > 0 {
@@ -122,8 +122,8 @@ func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 	}
 }
 
-// own reports whether a frame is for our N_Port to handle. It refuses requests that the N_Port need
-// not support.
+// own reports whether a frame is for our N_Port to handle. It refuses requests an N_Port need not
+// support.
 func (p *fcEnd) own(f *fc.Frame) bool {
 	t := p.t
 	switch {
@@ -149,7 +149,7 @@ func (p *fcEnd) own(f *fc.Frame) bool {
 	return true
 }
 
-// reply answers the request q with one frame, which closes the exchange.
+// reply answers the request q with a single frame. The frame closes the exchange.
 func (p *fcEnd) reply(q *fc.Frame, r fc.RCtl, payload []byte) {
 	sof, eof := q.Class().Delimiters(true, true)
 	p.put(&fc.Frame{SOF: sof, EOF: eof, Payload: payload,
@@ -163,8 +163,8 @@ func (p *fcEnd) sequence(to fc.Addr) uint8 {
 	return p.seq[to]
 }
 
-// service sends a request in one frame, and returns the answer. Without an answer within Patience,
-// the peer violates the requirement row.
+// service sends a request in a single frame, and returns the answer. Without an answer within
+// Patience, the peer violates the requirement row.
 func (p *fcEnd) service(row string, to fc.Addr, r fc.RCtl, typ fc.Type, payload []byte) fc.Frame {
 	p.ox++
 	p.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: payload,
@@ -202,7 +202,7 @@ func (p *fcEnd) els(row string, to fc.Addr, payload []byte) fc.Frame {
 	return f
 }
 
-// login sends FLOGI or PLOGI, and returns the parameters in the LS_ACC and its frame.
+// login sends FLOGI or PLOGI, and returns the parameters and frame of the LS_ACC.
 func (p *fcEnd) login(to fc.Addr, cmd fc.ELSCmd) (fc.Login, fc.Frame) {
 	t := p.t
 	l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, RxSize: fcRxSize,
@@ -233,8 +233,8 @@ func (p *fcEnd) fabric() {
 	p.id = f.DID
 }
 
-// names sends a request to the directory server, to which the caller must be logged in, and returns
-// the body of the answer.
+// names sends a request to the directory server, and returns the body of the answer. The caller
+// must be logged in to the directory server.
 func (p *fcEnd) names(cmd fc.CTCmd, body []byte) []byte {
 	t := p.t
 	f := p.service("FCFS-2.11-1", fc.AddrDirectory, fc.RCtlUnsolControl, fc.TypeCT, fc.AppendNS(nil, cmd, body))
@@ -246,13 +246,12 @@ func (p *fcEnd) names(cmd fc.CTCmd, body []byte) []byte {
 	return f.Payload[n:]
 }
 
-// port logs in to the directory and returns the address of the peer's port, which it looks up by IP
-// address.
+// port logs in to the directory, looks up the peer's port by IP address, and returns the address.
 func (p *fcEnd) port() (at fc.Addr) {
 	t := p.t
 	p.login(fc.AddrDirectory, fc.ELSPLOGI)
-	// A peer may notice late that the former port with our address has ended. It then asks the
-	// directory which port has the address.
+	// A peer may notice late the end of the former port with our address. It then asks the
+	// directory for the present port with the address.
 	p.names(fc.NSRPNID, fc.NSBody{}.ID(p.id).Name(p.name))
 	ip := t.host()
 	var b [16]byte

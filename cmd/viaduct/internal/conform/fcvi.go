@@ -16,14 +16,14 @@ var fcviCodec iu.ProjectV1
 // attempt is the attempt number of the first CONNECT_RQST.
 const attempt = 1
 
-// holds is the number of Patience times for which a peer may delay a connection set-up after a
-// PENDING response.
+// holds is the number of Patience times a peer may delay a connection set-up after a PENDING
+// response.
 const holds = 4
 
 // fcTransfer is the longest message we offer.
 const fcTransfer = 1 << 20
 
-// An fcviEnd is our end of an FC-VI connection, or of one being set up.
+// An fcviEnd is our end of an FC-VI connection, complete or in set-up.
 type fcviEnd struct {
 	*fcEnd
 	at     fc.Addr // the peer's port
@@ -38,7 +38,7 @@ type fcviEnd struct {
 	want iu.MsgID // ID of the peer's next message
 }
 
-// An fcviKey identifies an Information Unit of which a part has been received.
+// An fcviKey identifies a partly received Information Unit.
 type fcviKey struct {
 	op iu.Opcode
 	id iu.MsgID
@@ -54,7 +54,7 @@ type fcviUnit struct {
 	n     int // number of frames
 }
 
-// fcvi opens a link, and logs in to the fabric, to its directory and to the peer's port.
+// fcvi opens a link, and logs in to the fabric, to the directory and to the peer's port.
 func (t *T) fcvi() *fcviEnd {
 	p := t.link()
 	p.fabric()
@@ -81,8 +81,8 @@ func (v *fcviEnd) payload() *iu.ConnectPayload {
 			Holds: true, MaxTransfer: fcTransfer, MaxReads: 1, MaxUnacked: 16}}
 }
 
-// emit sends one Information Unit and returns its OX_ID. on has the ids and the first SEQ_CNT if
-// the unit answers the peer's exchange, or continues an exchange.
+// emit sends an Information Unit and returns the OX_ID. on has the ids and the first SEQ_CNT if the
+// unit answers the peer's exchange, or continues an exchange.
 func (v *fcviEnd) emit(h iu.Header, data []byte, on fc.Header, use iu.Use, change func(f *fc.Frame)) uint16 {
 	f := fc.Frame{Header: fc.Header{RCtl: fc.RCtl(fcviCodec.RCtl(h.Op)), DID: v.at, SID: v.id,
 		Type: fc.TypeFCVI, DFCtl: fcviCodec.DFCtl(h.Op),
@@ -109,15 +109,15 @@ func (v *fcviEnd) emit(h iu.Header, data []byte, on fc.Header, use iu.Use, chang
 	}
 }
 
-// request sends a request on a new exchange, and returns its OX_ID. change may modify each frame;
+// request sends a request on a new exchange, and returns the OX_ID. change may modify each frame;
 // nil leaves the frames.
 func (v *fcviEnd) request(h iu.Header, data []byte, change func(f *fc.Frame)) uint16 {
 	v.ox = (v.ox + 1) & iu.LastOXID
 	return v.emit(h, data, fc.Header{OXID: v.ox, RXID: fc.Unassigned}, iu.Use{Answered: true}, change)
 }
 
-// unit reads the next Information Unit, and checks the rules that hold for all units. e is whole,
-// or the reason why there is no unit.
+// unit reads the next Information Unit, and checks the rules for all units. e is whole, or the
+// reason why there is no unit.
 func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 	t := v.t
 	for deadline := time.Now().Add(within); ; {
@@ -186,7 +186,7 @@ func (u *fcviUnit) fctl(t *T, row string, use iu.Use) {
 		u.h.Op, uint32(u.last), uint32(want))
 }
 
-// answered waits for the answer to one of our exchanges, and returns it.
+// answered waits for the answer to an exchange of ours, and returns the answer.
 func (v *fcviEnd) answered(row string, op iu.Opcode, ox uint16) *fcviUnit {
 	return v.answeredWithin(v.t.g.Patience, row, op, ox)
 }
@@ -300,7 +300,7 @@ func (v *fcviEnd) responded(row string, u *fcviUnit) {
 	u.fctl(t, "FCVI-5.8-8", iu.Use{})
 }
 
-// echo sends a message and returns its echo. The response to the message may come after the echo.
+// echo sends a message and returns the echo. The response to the message may come after the echo.
 func (v *fcviEnd) echo(row string, h iu.Header, data []byte, change func(f *fc.Frame)) *fcviUnit {
 	t := v.t
 	h.Op = iu.SendRqst
@@ -335,7 +335,7 @@ func (v *fcviEnd) echo(row string, h iu.Header, data []byte, change func(f *fc.F
 	return back
 }
 
-// take checks a Send of the peer and responds to it.
+// take checks a Send of the peer and sends the response.
 func (v *fcviEnd) take(u *fcviUnit) {
 	t := v.t
 	t.check(u.h.MsgID == v.want, "FCVI-5.9.6-1", "FCVI_MSG_ID is %d, expected %d", u.h.MsgID, v.want)
@@ -351,8 +351,8 @@ func (v *fcviEnd) take(u *fcviUnit) {
 	v.heard = u.data
 }
 
-// reaction returns the next Information Unit. It answers and skips the messages that a
-// dialling peer sends by itself.
+// reaction returns the next Information Unit. It answers and skips the messages a dialling peer
+// sends unasked.
 func (v *fcviEnd) reaction(within time.Duration) (*fcviUnit, end) {
 	for {
 		u, e := v.unit(within)
@@ -363,8 +363,8 @@ func (v *fcviEnd) reaction(within time.Duration) (*fcviUnit, end) {
 	}
 }
 
-// ready opens a connection in the role that the case requires. A peer that has dialled may then
-// wait for an echo.
+// ready opens a connection in the role required by the case. A dialling peer may then wait for an
+// echo.
 func (t *T) ready() *fcviEnd {
 	if t.c.Role == Passive {
 		return t.fcviOpen()
@@ -374,8 +374,8 @@ func (t *T) ready() *fcviEnd {
 	return v.fcviEnd
 }
 
-// goesOn fails the case unless the connection still works: the peer echoes a message, or, if it has
-// dialled, accepts the echo of its own message.
+// goesOn fails the case unless the connection still works: the peer echoes a message or, after
+// dialling, accepts the echo of the peer's own message.
 func (v *fcviEnd) goesOn(row string) {
 	if v.sw == nil {
 		v.echo(row, iu.Header{}, pattern(12), nil)
@@ -413,7 +413,7 @@ func (v *fcviEnd) disconnected(u *fcviUnit) {
 		nil, fc.Header{OXID: u.first.OXID, RXID: v.ox + 1}, iu.Use{}, nil)
 }
 
-// disconnect sends a DISCONNECT_RQST and reads its answer.
+// disconnect sends a DISCONNECT_RQST and reads the answer.
 func (v *fcviEnd) disconnect(row string) {
 	t := v.t
 	ox := v.request(iu.Header{Op: iu.DisconnectRqst, Handle: v.peer.Handle, RmtHandle: v.handle, Total: v.conn, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, nil, nil)
@@ -425,7 +425,7 @@ func (v *fcviEnd) disconnect(row string) {
 	u.fctl(t, "FCVI-5.8-8", iu.Use{})
 }
 
-// failed checks the error response to one of our messages, which must have the reason want.
+// failed checks the error response to a message of ours. The response must have the reason want.
 func (v *fcviEnd) failed(row string, op iu.Opcode, ox uint16, want iu.Reason) {
 	t := v.t
 	u := v.answered(row, op, ox)
@@ -445,8 +445,8 @@ func (t *T) stillServed() {
 	t.ready().goesOn("FCVI-5.2.2-4")
 }
 
-// refusedSetup returns a case with a CONNECT_RQST that must be answered with one of the given
-// reasons. change alters the decoded payload, bytesOf its encoded form; either may be nil.
+// refusedSetup returns a case with a CONNECT_RQST to be answered with one of the given reasons.
+// change alters the decoded payload, bytesOf the encoded payload; either may be nil.
 func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu.ConnectPayload), bytesOf func(h *iu.Header, b []byte) []byte) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Passive, Rows: list(row, "FCVI-5.3.2-7"), Text: text, run: func(t *T) {
 		v := t.fcvi()
@@ -463,8 +463,8 @@ func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu
 	}}
 }
 
-// breaks returns a case in which do sends an Information Unit that violates a rule. The peer must
-// then disconnect for one of the given reasons.
+// breaks returns a case in which do sends an invalid Information Unit. The peer must then
+// disconnect for one of the given reasons.
 func breaks(name, text, row string, reasons []iu.Reason, do func(v *fcviEnd)) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Passive, Rows: list(row, "FCVI-8.4-16"), Text: text, run: func(t *T) {
 		v := t.ready()

@@ -11,14 +11,14 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// An fcviCall is a CONNECT_RQST of the peer, which the case answers.
+// An fcviCall is a CONNECT_RQST of the peer, to be answered by the case.
 type fcviCall struct {
 	*fcviEnd
 	u *fcviUnit
 	q iu.ConnectPayload
 }
 
-// fcviCalled accepts a link that the peer opened, and reads its CONNECT_RQST. set may alter the
+// fcviCalled accepts a link opened by the peer, and reads the CONNECT_RQST. set may alter the
 // emulated fabric before the peer's login is answered; nil leaves the fabric.
 func (t *T) fcviCalled(set func(s *fabric)) *fcviCall {
 	s := t.linkedBy()
@@ -53,7 +53,7 @@ func (v *fcviCall) called(within time.Duration, retry bool) {
 	v.u, v.q = u, q
 }
 
-// response sends a CONNECT_RESP1 or RESP3 on the peer's exchange. cnt is the SEQ_CNT of its first
+// response sends a CONNECT_RESP1 or RESP3 on the peer's exchange. cnt is the SEQ_CNT of the first
 // frame.
 func (v *fcviCall) response(op iu.Opcode, cnt uint16, reason iu.Reason, use iu.Use, payload []byte) {
 	h := iu.Header{Op: op, Handle: v.q.Handle, Flags: v.u.h.Flags & (iu.FlagModeMask | iu.FlagRetry),
@@ -70,8 +70,8 @@ func (v *fcviCall) response(op iu.Opcode, cnt uint16, reason iu.Reason, use iu.U
 // rx returns our RX_ID for the exchange of the set-up.
 func (v *fcviCall) rx() uint16 { return 0x2345 }
 
-// accept sends an accepting RESP1. change alters its payload, and bytesOf the encoded payload; both
-// may be nil.
+// accept sends an accepting RESP1. change alters the decoded payload, and bytesOf the encoded
+// payload; both may be nil.
 func (v *fcviCall) accept(cnt uint16, change func(a *iu.AcceptPayload), bytesOf func(b []byte) []byte) {
 	own := v.payload()
 	local := v.q.Remote
@@ -117,7 +117,7 @@ func (v *fcviCall) resp2() *fcviUnit {
 	return u
 }
 
-// confirmed checks that the peer confirms with RESP2.
+// confirmed checks the peer's confirmation with RESP2.
 func (v *fcviCall) confirmed() {
 	t := v.t
 	u := v.resp2()
@@ -129,8 +129,8 @@ func (v *fcviCall) confirmed() {
 // established completes the set-up with RESP3.
 func (v *fcviCall) established() { v.response(iu.ConnectResp3, 1, iu.Confirmed, iu.Use{}, nil) }
 
-// fcviAnswered completes the set-up of a connection that the peer opens, at Reliable Reception.
-// With another level, the case ends as not observable.
+// fcviAnswered completes the set-up of a connection opened by the peer, at Reliable Reception. With
+// another level, the case ends as not observable.
 func (t *T) fcviAnswered() *fcviCall {
 	v := t.fcviCalled(nil)
 	if v.q.Attributes.Reliability != iu.ReliableReception {
@@ -186,7 +186,7 @@ func (v *fcviEnd) deliver(row string, change func(f *fc.Frame)) {
 	}
 }
 
-// refusedResp1 returns a case with an accepting RESP1 that the peer must refuse.
+// refusedResp1 returns a case with an accepting RESP1 the peer must refuse.
 func refusedResp1(name, text, row string, reasons []iu.Reason, change func(a *iu.AcceptPayload)) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Active, Rows: list(row, "FCVI-5.3.2-8"), Text: text, run: func(t *T) {
 		v := t.fcviCalled(nil)
@@ -200,7 +200,7 @@ func refusedResp1(name, text, row string, reasons []iu.Reason, change func(a *iu
 	}}
 }
 
-// unconfirmed returns a case with a RESP1 that cannot be parsed, and must not be confirmed.
+// unconfirmed returns a case with an unparsable RESP1. The peer must not confirm the RESP1.
 func unconfirmed(name, text, row string, bytesOf func(b []byte) []byte) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		v := t.fcviCalled(nil)
@@ -227,12 +227,12 @@ func wrongEcho(name, text string, change func(s *fcip.Special)) Case {
 	}}
 }
 
-// retryTime is the R_A_TOV for cases in which the peer makes another attempt, because a peer waits
-// for twice that time.
+// retryTime is the R_A_TOV for cases with another attempt of the peer, because a peer waits for
+// twice the R_A_TOV.
 const retryTime = 500 * time.Millisecond
 
 // pendingTime is R_A_TOV where the peer waits for the final RESP1. The peer tries again after twice
-// that time, and its FCVI_ULP_TIMEOUT is three times as long.
+// the R_A_TOV, and the FCVI_ULP_TIMEOUT is three times as long.
 const pendingTime = time.Second
 
 var fcviActive = slices.Concat([]Case{
@@ -406,7 +406,7 @@ var fcviActive = slices.Concat([]Case{
 }, activeToo("bad-crc", "bad-write", "bad-read", "unknown-handle", "unknown-exchange",
 	"unknown-service", "gap", "hole", "opcode", "level", "header-size", "too-long-write"))
 
-// activeToo returns the cases of fcviPassive with these names, for a peer that dials.
+// activeToo returns the cases of fcviPassive with the given names, for a dialling peer.
 func activeToo(names ...string) (cs []Case) {
 	for _, c := range fcviPassive {
 		if name := c.Name[len("fcvi/"):]; slices.Contains(names, name) {

@@ -24,13 +24,12 @@ type stream struct {
 	got  int    // number of FPDUs received
 }
 
-// usual returns a Request that every responder must support.
+// usual returns a Request every responder must support.
 func usual() mpa.Frame {
 	return mpa.Frame{Kind: mpa.Request, CRC: true, Rev: 2, Enhanced: true, Conn: mpa.Enhanced{IRD: 4, ORD: 4}}
 }
 
-// frame reads a start-up frame. A frame that is incomplete or unparsable violates the requirement
-// row.
+// frame reads a start-up frame. An incomplete or unparsable frame violates the requirement row.
 func (s *stream) frame(row string) mpa.Frame {
 	b := make([]byte, mpa.FrameLen)
 	n, e := s.t.read(s.c, b, s.t.g.Patience)
@@ -77,13 +76,13 @@ func (s *stream) agree(ours, theirs mpa.Frame) {
 
 func (s *stream) send(parts ...[]byte) { s.t.write(s.c, s.enc.Append(nil, parts...)) }
 
-// sendMessage sends b as a Send of one segment.
+// sendMessage sends b as a Send of a single segment.
 func (s *stream) sendMessage(b []byte) {
 	s.send(rdmap.Send.UntaggedHeader(ddp.MSN(s.msn), 0, true, 0).Append(nil), b)
 	s.msn++
 }
 
-// fpdu reads the next FPDU and returns its payload. e is whole, or the reason why there is no FPDU.
+// fpdu reads the next FPDU and returns the payload. e is whole, or the reason why there is no FPDU.
 // An invalid FPDU fails the case.
 func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 	chunk := make([]byte, 64<<10)
@@ -129,7 +128,7 @@ func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 
 func isCRC(err error) bool { _, ok := err.(*mpa.CRCError); return ok }
 
-// header checks the rules that hold for every ULPDU of the peer.
+// header checks the rules for every ULPDU of the peer.
 func (s *stream) header(u []byte) rdmap.Opcode {
 	t := s.t
 	t.check(len(u) >= 2, "DDP-4.4-1", "a ULPDU of %d bytes", len(u))
@@ -152,7 +151,8 @@ func (s *stream) header(u []byte) rdmap.Opcode {
 	return op
 }
 
-// nextFPDU is like fpdu, but skips empty RDMA Writes, because the peer may send them at any time.
+// nextFPDU is like fpdu, but skips empty RDMA Writes, because the peer may send empty Writes at any
+// time.
 func (s *stream) nextFPDU(within time.Duration) (ulpdu []byte, e end) {
 	for end := time.Now().Add(within); ; {
 		u, e := s.fpdu(time.Until(end))
@@ -201,7 +201,7 @@ func (s *stream) message() (b []byte, ok bool) {
 	}
 }
 
-// echoed sends a message and fails the case unless the peer sends it back. The case is not
+// echoed sends a message and fails the case unless the peer sends the message back. The case is not
 // observable if the peer sends no message at all.
 func (s *stream) echoed(row string, b []byte) {
 	s.sendMessage(b)
@@ -219,8 +219,8 @@ func (s *stream) echo(row string, b []byte) {
 	s.t.check(bytes.Equal(got, b), row, "%d octets come back as %d others", len(b), len(got))
 }
 
-// opened sends a message, which permits the peer to send, and reads its echo. A peer that does not
-// echo is not at fault.
+// opened sends a message, to permit the peer to send, and reads the echo. A peer without an echo is
+// not at fault.
 func (s *stream) opened() {
 	s.sendMessage(pattern(8))
 	s.message()
@@ -303,7 +303,7 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 	t.check(e != quiet, "RDMAP-7-3", "the connection stays open after the Terminate")
 }
 
-// refuse sends one ULPDU, and checks that the peer answers with an expected Terminate.
+// refuse sends a ULPDU, and checks the peer's answer for an expected Terminate.
 func (s *stream) refuse(row string, x expected, parts ...[]byte) {
 	bad := bytes.Join(parts, nil)
 	s.send(bad)
@@ -324,7 +324,7 @@ func untagged(op rdmap.Opcode, qn uint32, msn uint32, mo uint32, last bool) []by
 	return h.Append(nil)
 }
 
-// bad returns a case in which one ULPDU violates a rule.
+// bad returns a case with a ULPDU that violates a rule.
 func bad(name, text string, x expected, row string, ulpdu func() []byte) Case {
 	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive,
 		Rows: list(row, "RDMAP-4.8-1", "RDMAP-4.8-2", "RDMAP-4.8-6", "RDMAP-4.8-8", "RDMAP-5.4-8", "RDMAP-7-3"),
@@ -335,8 +335,7 @@ func bad(name, text string, x expected, row string, ulpdu func() []byte) Case {
 		}}
 }
 
-// refusedFrame returns a case in which the start-up frame violates a rule and the peer must close
-// the connection.
+// refusedFrame returns a case with an invalid start-up frame. The peer must close the connection.
 func refusedFrame(name, text, row string, change func(b []byte) []byte) Case {
 	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive,
 		Rows: list(row, "MPA-7.1.2-4", "MPA-8-6"), Text: text,
@@ -527,7 +526,7 @@ var iwarpPassive = []Case{
 		}},
 }
 
-// dialledBy accepts a connection that the peer opened, and reads its Request.
+// dialledBy accepts a connection opened by the peer, and reads the Request.
 func (t *T) dialledBy() (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	f := s.frame("MPA-7.1.2-1")
@@ -535,7 +534,7 @@ func (t *T) dialledBy() (*stream, mpa.Frame) {
 	return s, f
 }
 
-// replyTo returns a Reply that accepts the Request q.
+// replyTo returns an accepting Reply to the Request q.
 func replyTo(q mpa.Frame) mpa.Frame {
 	r := mpa.Frame{Kind: mpa.Reply, CRC: true, Rev: q.Rev}
 	if q.Enhanced {
@@ -626,7 +625,7 @@ var iwarpActive = []Case{
 			} else {
 				t.hidden("the peer sends nothing, so nothing may be sent to it")
 			}
-			// The message is short, because a peer may refuse messages that are longer than its
+			// The message is short, because a peer may refuse messages longer than the posted
 			// receives.
 			f := s.enc.Append(nil, untagged(rdmap.Send, 0, 1, 0, true), pattern(10))
 			f[24] ^= 4

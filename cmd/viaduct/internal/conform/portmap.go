@@ -47,7 +47,7 @@ func (t *T) request(c net.Conn, handle uint64) portmapwire.Message {
 	return portmapwire.Message{Type: portmapwire.Request, AssocHandle: handle, Cp: cp, Ap: ap}
 }
 
-// answer checks the answer b to q, and returns it decoded.
+// answer checks the answer b to q, and returns the decoded answer.
 func (t *T) answer(b []byte, q portmapwire.Message) portmapwire.Message {
 	t.check(len(b) > 0, t.c.Rows[0], "no answer")
 	t.check(len(b) == portmapwire.MessageLen, "SDP-7.3-1", "an answer of %d bytes", len(b))

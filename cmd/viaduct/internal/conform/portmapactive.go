@@ -32,7 +32,7 @@ func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 }
 
 // fromClient reads a datagram, or returns nil if none arrives. If wait is false, because the client
-// must not send, it only waits for Quiet.
+// must not send, fromClient only waits for Quiet.
 func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	within := t.g.Patience
 	if !wait {
@@ -56,7 +56,7 @@ func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	return m
 }
 
-// acknowledged sends answer, which may be a modified form of m, and reads until the acknowledgement
+// acknowledged sends answer, m or a modified form of m, and reads until the acknowledgement
 // arrives. It answers a repeated request again, because the request may have been in flight, or the
 // answer may have been lost. raw is the request as received.
 func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) {
@@ -82,8 +82,8 @@ func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) 
 	}
 }
 
-// requestsOnly calls see with each message that the client sends within Quiet. The client may
-// repeat its request.
+// requestsOnly calls see with each message from the client within Quiet. The client may repeat the
+// request.
 func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	b := make([]byte, 2048)
 	for end := time.Now().Add(t.g.Quiet); time.Now().Before(end); {
@@ -93,7 +93,7 @@ func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	}
 }
 
-// unanswered fails the case if the client answers with a PMAck. why describes the message that the
+// unanswered fails the case if the client answers with a PMAck. why describes the message the
 // client must not answer.
 func (t *T) unanswered(c net.Conn, row, why string) {
 	t.requestsOnly(c, func(b []byte) {
@@ -102,7 +102,7 @@ func (t *T) unanswered(c net.Conn, row, why string) {
 	})
 }
 
-// discarded returns a case with a datagram that a client must not accept as its answer.
+// discarded returns a case with a datagram a client must not accept as an answer.
 func discarded(name, text, row string, change func(b []byte) []byte) Case {
 	return Case{Name: "portmap/" + name, Proto: "portmap", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		c, raw, q := t.askedBy()

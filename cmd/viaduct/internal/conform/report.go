@@ -23,7 +23,7 @@ func (r *Report) Count(v Verdict) (n int) {
 	return n
 }
 
-// Summary returns one line with the numbers of all verdicts.
+// Summary returns a line with the numbers of all verdicts.
 func (r *Report) Summary() string {
 	return fmt.Sprintf("%d passed, %d failed, %d not observable, %d skipped", r.Count(Pass),
 		r.Count(Fail), r.Count(NotObservable), r.Count(Skip))
@@ -51,8 +51,8 @@ type junitSuite struct {
 	Cases    []junitCase `xml:"testcase"`
 }
 
-// JUnit writes the report as JUnit XML, which continuous integration systems read. A case that is
-// not observable is reported as skipped.
+// JUnit writes the report as JUnit XML for continuous integration systems. An unobservable case is
+// reported as skipped.
 func (r *Report) JUnit(w io.Writer) error {
 	s := junitSuite{Name: "conform " + r.Peer, Tests: len(r.Results), Failures: r.Count(Fail),
 		Skipped: r.Count(Skip) + r.Count(NotObservable)}

@@ -29,7 +29,7 @@ type roceEnd struct {
 	began    bool   // the peer has sent a request
 }
 
-// roce exchanges queue pairs with the peer and connects them. psn is the sequence number of our
+// roce exchanges queue pairs with the peer and connects the two. psn is the sequence number of our
 // first request.
 func (t *T) roce(psn ib.PSN) *roceEnd {
 	c := t.connect()
@@ -55,20 +55,21 @@ func (t *T) roce(psn ib.PSN) *roceEnd {
 // startRoCE is roce with a random sequence number.
 func (t *T) startRoCE() *roceEnd { return t.roce(ib.PSN(rand.Uint32N(1 << 23))) }
 
-// request returns the next request. The request asks for an acknowledgement if it ends a message.
+// request returns the next request. The request asks for an acknowledgement at the end of a
+// message.
 func (e *roceEnd) request(o ib.Opcode, payload []byte) ib.Packet {
 	return ib.Packet{BTH: ib.BTH{Opcode: o, PKey: ib.DefaultPKey, QPN: e.peer.qpn, PSN: e.psn, AckReq: o.Ends()},
 		Payload: payload}
 }
 
-// write returns a request that begins an RDMA Write at offset off of a region.
+// write returns the first request of an RDMA Write at offset off of a region.
 func (e *roceEnd) write(o ib.Opcode, m roceMemory, off uint64, payload []byte) ib.Packet {
 	p := e.request(o, payload)
 	p.RETH = ib.RETH{VA: m.addr + off, RKey: m.key, Length: uint32(len(payload))}
 	return p
 }
 
-// send sends a packet without changing its sequence number.
+// send sends a packet with the sequence number unchanged.
 func (e *roceEnd) send(p ib.Packet) { e.raw(p.Append(nil)) }
 
 // sendNext sends packets with the next sequence numbers.
@@ -83,7 +84,7 @@ func (e *roceEnd) sendNext(ps ...ib.Packet) {
 	}
 }
 
-// raw sends the packet b, to which it adds the invariant CRC.
+// raw adds the invariant CRC to the packet b and sends the packet.
 func (e *roceEnd) raw(b []byte) {
 	flow := ib.Flow{Source: e.from(), Destination: e.to()}
 	e.sealed(flow.Seal(b))
@@ -129,8 +130,8 @@ func (e *roceEnd) next(within time.Duration) (p ib.Packet, ok bool) {
 	}
 }
 
-// packet decodes a packet of the peer and makes the checks that apply to all packets; ok is false
-// if the packet is for another queue pair.
+// packet decodes a packet of the peer and makes the checks for all packets; ok is false if the
+// packet is for another queue pair.
 func (e *roceEnd) packet(b []byte, from netip.AddrPort) (p ib.Packet, ok bool) {
 	t := e.t
 	t.check(len(b) >= ib.BTHLen+ib.ICRCLen, "ROCE-BTH-1", "a packet of %d bytes", len(b))
@@ -154,8 +155,8 @@ func (e *roceEnd) packet(b []byte, from netip.AddrPort) (p ib.Packet, ok bool) {
 	return p, true
 }
 
-// serve responds to a request of the peer: it counts a Send as executed, acknowledges a duplicate,
-// and answers a gap by a NAK.
+// serve responds to a request of the peer: serve counts a Send as executed, acknowledges a
+// duplicate, and answers a gap by a NAK.
 func (e *roceEnd) serve(p *ib.Packet) {
 	switch n := p.PSN.Sub(e.expected); {
 	case n > 0:
@@ -193,7 +194,7 @@ func (e *roceEnd) response(row, to string) ib.Packet {
 	return p
 }
 
-// acked waits for the acknowledgement of our last request, which covers all earlier ones.
+// acked waits for the acknowledgement of our last request. It covers all earlier requests.
 func (e *roceEnd) acked(row, what string) { e.ackedTo(row, what, e.psn.Add(-1)) }
 
 func (e *roceEnd) ackedTo(row, what string, psn ib.PSN) {
@@ -245,7 +246,7 @@ func (e *roceEnd) alive(row, what string) {
 }
 
 // memory returns a region of the peer with the given rights. If only is set, the region has no
-// other rights. The case ends as not observable if the peer has no such region.
+// other rights. The case ends as not observable if the peer has no fitting region.
 func (e *roceEnd) memory(rights string, only bool) roceMemory {
 	for _, m := range e.peer.memory {
 		all := true
@@ -278,7 +279,7 @@ func (e *roceEnd) requestRead(m roceMemory, off uint64, n int) ib.Packet {
 	return p
 }
 
-// packets returns the number of packets for n bytes. A message of 0 bytes takes one packet.
+// packets returns the number of packets for n bytes. A message of 0 bytes takes a packet, too.
 func (e *roceEnd) packets(n int) int { return max(1, (n+e.mtu-1)/e.mtu) }
 
 // read reads n bytes at offset off of a region of the peer by an RDMA Read.
@@ -291,7 +292,8 @@ func (e *roceEnd) read(row string, m roceMemory, off uint64, n int) []byte {
 }
 
 // readResponse receives the n bytes of a Read Response. If first is false, the request asks for the
-// rest of a Read: the opcodes may then continue those of the first response, or begin again.
+// rest of a Read: the opcodes may then continue the opcodes of the first response, or begin again.
+//
 func (e *roceEnd) readResponse(row string, psn ib.PSN, n int, first bool) (b []byte) {
 	last := e.packets(n) - 1
 	for i := range last + 1 {
@@ -326,7 +328,7 @@ func (e *roceEnd) atomic(o ib.Opcode, m roceMemory, off, swapAdd, compare uint64
 	return p
 }
 
-// atomicResult waits for the result of an atomic operation, and returns it.
+// atomicResult waits for the result of an atomic operation, and returns the result.
 func (e *roceEnd) atomicResult(row string, psn ib.PSN) uint64 {
 	p := e.response(row, "an atomic operation")
 	e.t.check(p.Opcode == ib.AtomicAcknowledge, row, "%v, %v, in answer to an atomic operation",

@@ -22,7 +22,7 @@ func (p *testPeer) target() Target {
 	}
 }
 
-// runAll runs independent cases concurrently. It calls each, one call at a time, with every result.
+// runAll runs independent cases concurrently. It calls each with every result, never concurrently.
 func runAll(t *testing.T, cs []Case, target func(c *Case) Target, each func(r Result)) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -39,8 +39,7 @@ func runAll(t *testing.T, cs []Case, target func(c *Case) Target, each func(r Re
 	wg.Wait()
 }
 
-// TestRoCE checks that package roce passes all cases, in both roles and with all relevant path
-// MTUs.
+// TestRoCE: package roce passes all cases, in both roles and with all relevant path MTUs.
 func TestRoCE(t *testing.T) {
 	passes := func(r Result) {
 		if r.Verdict != Pass {
@@ -82,15 +81,15 @@ func (p *testPeer) dialledBy(ctx context.Context) (net.Conn, error) {
 // seems to violate a requirement.
 type breakage struct {
 	of, row string // the case that must fail, and the violated requirement
-	// sent modifies packet n to the responder. b excludes the invariant CRC, which is recomputed.
+	// sent modifies packet n to the responder. b excludes the invariant CRC. The CRC is recomputed.
 	sent func(n int, b []byte)
 	// answer modifies packet n of the responder.
 	answer func(n int, p *ib.Packet)
-	// bytes modifies a packet of the responder before its invariant CRC is computed, sealed
+	// bytes modifies a packet of the responder before the invariant CRC is computed, sealed
 	// afterwards.
 	bytes  func(b []byte)
 	sealed func(b []byte)
-	// unasked makes the responder answer packet n, which it should drop.
+	// unasked makes the responder answer packet n instead of dropping the packet.
 	unasked func(n int) bool
 }
 
@@ -162,7 +161,7 @@ func (w *brokenWire) ReadFrom(b []byte) (int, net.Addr, error) {
 	return copy(b, c), from, nil
 }
 
-// syndrome returns the breakage of a responder that answers with another syndrome.
+// syndrome returns the breakage of a responder with another syndrome in answers.
 func syndrome(of, row string, s ib.Syndrome) breakage {
 	return breakage{of: of, row: row, answer: func(_ int, p *ib.Packet) { p.AETH.Syndrome = s }}
 }
@@ -177,7 +176,7 @@ func placed(of, row string, from int) breakage {
 	}}
 }
 
-// first returns a function that modifies only the first packet that conform sends.
+// first returns a function to modify only the first packet from conform.
 func first(change func(b []byte)) func(n int, b []byte) {
 	return func(n int, b []byte) {
 		if n == 0 {
@@ -283,7 +282,7 @@ var breakages = []breakage{
 	{of: "roce/datagram-key", row: "ROCE-UD-2", sent: first(func(b []byte) { b[15] ^= 0x10 })},
 }
 
-// TestRoCEBroken runs each case against a responder that violates the tested rule. The case must
+// TestRoCEBroken runs each case against a responder in violation of the tested rule. The case must
 // fail, and must name the requirement.
 func TestRoCEBroken(t *testing.T) {
 	p := newTestPeer(t, 1024)

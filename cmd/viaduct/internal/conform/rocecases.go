@@ -21,8 +21,8 @@ func roceRole(role Role) (cs []Case) {
 	return cs
 }
 
-// invalidAfter returns a case that sends the packets bad after the packets good. The peer must
-// answer the first of the bad packets with the NAK for an invalid request.
+// invalidAfter returns a case with the packets bad after the packets good. The peer must answer the
+// first of the bad packets with the NAK for an invalid request.
 func invalidAfter(name, row, text string, good, bad func(e *roceEnd) []ib.Packet) Case {
 	return Case{Name: "roce/" + name, Rows: list(row, "ROCE-OP-13"), Text: text, run: func(t *T) {
 		e := t.startRoCE()
@@ -40,7 +40,7 @@ func invalidAfter(name, row, text string, good, bad func(e *roceEnd) []ib.Packet
 	}}
 }
 
-// ignored returns a case with a packet that change makes invalid. The peer must drop the packet
+// ignored returns a case with a packet made invalid by change. The peer must drop the packet
 // without an answer, and then execute a valid packet with the same number.
 func ignored(name, row, text string, change func(e *roceEnd, b []byte)) Case {
 	return Case{Name: "roce/" + name, Rows: list(row), Text: text, run: func(t *T) {

@@ -40,7 +40,7 @@ func (e *roceEnd) datagram(payload []byte) ib.Packet {
 	return p
 }
 
-// datagramEchoed sends a datagram, and checks that the peer returns the datagram.
+// datagramEchoed sends a datagram, and checks the peer's echo.
 func (e *roceEnd) datagramEchoed(row string, payload []byte) {
 	e.send(e.datagram(payload))
 	p := e.response(row, "a datagram")

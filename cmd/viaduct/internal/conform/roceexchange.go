@@ -9,8 +9,8 @@ import (
 )
 
 // Queue pairs are exchanged over TCP as in ibv_rc_pingpong of rdma-core. Each side sends LID, queue
-// pair number, first packet number and GID as text with a terminating zero byte. Then the side that
-// dialled sends "done". After that the peer may send lines that announce more; see [rocePeer].
+// pair number, first packet number and GID as text with a terminating zero byte. Then the dialling
+// side sends "done". Afterwards the peer may send lines with announcements; see [rocePeer].
 const (
 	roceIntroLen = len("0000:000000:000000:00000000000000000000000000000000") + 1
 	roceDone     = "done\x00"

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A testPeer is a peer that uses package roce. Each TCP connection gets its own queue pairs.
+// A testPeer is a peer built on package roce. Each TCP connection gets separate queue pairs.
 type testPeer struct {
 	dev *roce.Device
 	l   net.Listener
@@ -27,7 +27,7 @@ type testPeer struct {
 	mtu int
 }
 
-// roceLoopback returns a random loopback address, which is probably unused.
+// roceLoopback returns a random, probably unused loopback address.
 func roceLoopback() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))})
 }
@@ -66,7 +66,7 @@ const (
 	peerKey      = 0x11112222 // queue key for datagrams
 )
 
-// serve acts as the peer of one case until conform closes the connection. dials means that the peer
+// serve acts as the peer of a case until conform closes the connection. dials is true if the peer
 // opened the connection.
 func (p *testPeer) serve(c net.Conn, dials bool) {
 	defer c.Close()
@@ -157,7 +157,7 @@ func (p *testPeer) exchange(c net.Conn, r io.Reader, qp *roce.QueuePair, dials b
 	return far, err
 }
 
-// sendBack returns every datagram to its sender. The receives are posted before conform learns of
+// sendBack returns every datagram to the sender. The receives are posted before conform learns of
 // the queue pair, because a datagram without a receive is lost.
 func sendBack(ctx context.Context, ud *roce.QueuePair, to netip.Addr, received [][]byte) {
 	for {

@@ -26,8 +26,8 @@ func hello() sdpwire.Hello {
 		DesRemRcvSz: 65536, LocalRcvSz: 65536, LocIRD: 4, LocORD: 4}
 }
 
-// greet sends a Hello in the private data of a Request, and reads the MPA Reply, which may reject
-// the connection. change may modify the bytes of the Hello; nil leaves them.
+// greet sends a Hello in the private data of a Request, and reads the MPA Reply. The Reply may
+// reject the connection. change may modify the bytes of the Hello; nil leaves the Hello unchanged.
 func (t *T) greet(change func(b []byte) []byte) (*sdpEnd, mpa.Frame) {
 	b := hello().Append(nil, sdpwire.Figure)
 	if change != nil {
@@ -94,7 +94,7 @@ func (s *sdpEnd) readSDP() (m sdpwire.Message, payload []byte, ok bool) {
 	return m, b[n:], true
 }
 
-// echoes reads Data messages until they have returned all of b.
+// echoes reads Data messages until all of b has returned.
 func (s *sdpEnd) echoes(row string, b []byte) {
 	var got []byte
 	for len(got) < len(b) {
@@ -157,7 +157,7 @@ func refusedHello(name, text, row string, change func(b []byte) []byte) Case {
 	}}
 }
 
-// violates returns a case in which one message violates a rule.
+// violates returns a case with a message that violates a rule.
 func violates(name, text, row string, do func(s *sdpEnd)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Passive, Rows: list(row), Text: text, run: func(t *T) {
 		s := t.sdpOpen(nil)

@@ -9,7 +9,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// greetedBy accepts a connection that the peer opened, and returns its Hello and its Request.
+// greetedBy accepts a connection opened by the peer, and returns the peer's Hello and Request.
 func (t *T) greetedBy() (*sdpEnd, sdpwire.Hello, mpa.Frame) {
 	st, q := t.dialledBy()
 	s := &sdpEnd{stream: st, bufs: 32}
@@ -109,7 +109,7 @@ func refusedAck(name, text, row string, change func(b []byte)) Case {
 	}}
 }
 
-// takenAck returns a case with a HelloAck that the peer must accept.
+// takenAck returns a case with a HelloAck the peer must accept.
 func takenAck(name, text, row string, change func(b []byte)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		s, _, q := t.greetedBy()
@@ -123,7 +123,7 @@ func takenAck(name, text, row string, change func(b []byte)) Case {
 	}}
 }
 
-// violated returns a case in which one message to the peer violates a rule.
+// violated returns a case with a message to the peer that violates a rule.
 func violated(name, text, row string, do func(s *sdpEnd, b []byte)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		s, _, q := t.greetedBy()

@@ -26,7 +26,7 @@ type viEnd struct {
 
 const viFlags = vitcpwire.Reliable | vitcpwire.RDMAWrite | vitcpwire.RDMARead | vitcpwire.FlowControl
 
-// call returns a Connect Request. change may modify its headers; nil leaves them.
+// call returns a Connect Request. change may modify the headers; nil leaves the headers unchanged.
 func (t *T) call(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) []byte {
 	calling, _ := vitcpwire.MakeDiscriminator([]byte("conform"))
 	called, err := vitcpwire.MakeDiscriminator(t.g.Disc)
@@ -68,8 +68,8 @@ func (v *viEnd) segment(wait bool) (h vitcpwire.Header, body []byte, e end) {
 	return h, body, whole
 }
 
-// open connects, and returns the CE header with which the peer accepted. change may modify the
-// Connect Request, as in call.
+// open connects, and returns the CE header of the peer's Accept. change may modify the Connect
+// Request, as in call.
 func (t *T) open(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) (*viEnd, vitcpwire.CE) {
 	v := &viEnd{t: t, c: t.connect(), posted: 100}
 	t.write(v.c, t.call(change))
@@ -83,7 +83,7 @@ func (t *T) open(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) (*viEnd, vi
 	return v, ce
 }
 
-// send sends a message of one segment.
+// send sends a message of a single segment.
 func (v *viEnd) send(h vitcpwire.Header, b []byte) {
 	v.number = v.number.Add(1)
 	h.Number, h.Ack, h.Posted = v.number, v.ack, v.posted
@@ -92,8 +92,8 @@ func (v *viEnd) send(h vitcpwire.Header, b []byte) {
 	v.t.write(v.c, append(dialect.AppendHeader(nil, h), b...))
 }
 
-// message reads the peer's next Send, and acknowledges it with our next segment. ok is false if the
-// peer sends none within Patience, or ends the connection.
+// message reads the peer's next Send, and acknowledges the Send with our next segment. ok is false
+// if the peer sends none within Patience, or ends the connection.
 func (v *viEnd) message() (b []byte, last vitcpwire.Header, ok bool) {
 	t := v.t
 	for {
@@ -149,7 +149,7 @@ func (v *viEnd) broken(row, why string, see func(h vitcpwire.Header)) {
 	}
 }
 
-// badWrite sends a Write to memory that does not exist.
+// badWrite sends a Write to unregistered memory.
 func (v *viEnd) badWrite() {
 	t := v.t
 	v.number = v.number.Add(1)
@@ -178,7 +178,7 @@ func (v *viEnd) closed() {
 	v.broken("VIT-2.2.2.2.2-3", "after the end of ours", func(vitcpwire.Header) {})
 }
 
-// refusedCall returns a case with a Connect Request that must not be accepted.
+// refusedCall returns a case with a Connect Request the peer must not accept.
 func refusedCall(name, text, row string, want func(t vitcpwire.Type) bool, change func(b []byte) []byte) Case {
 	return Case{Name: "vitcp/" + name, Proto: "vitcp", Role: Passive, Rows: list(row), Text: text, run: func(t *T) {
 		v := &viEnd{t: t, c: t.connect()}

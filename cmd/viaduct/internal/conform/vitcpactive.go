@@ -4,14 +4,14 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A viCall is a Connect Request of the peer that is not answered yet.
+// A viCall is an unanswered Connect Request of the peer.
 type viCall struct {
 	*viEnd
 	h  vitcpwire.Header
 	ce vitcpwire.CE
 }
 
-// calledBy accepts a connection that the peer opened, and reads its Connect Request.
+// calledBy accepts a connection opened by the peer, and reads the Connect Request.
 func (t *T) calledBy() *viCall {
 	v := &viCall{viEnd: &viEnd{t: t, c: t.connect(), posted: 100}}
 	h, body, e := v.segment(true)
@@ -25,7 +25,7 @@ func (t *T) calledBy() *viCall {
 	return v
 }
 
-// accept sends a Connect Accept. change may modify its headers, and bytes its encoded form.
+// accept sends a Connect Accept. change may modify the headers, and bytes the encoded form.
 func (v *viCall) accept(change func(h *vitcpwire.Header, ce *vitcpwire.CE), bytes func(b []byte) []byte) {
 	called, err := vitcpwire.MakeDiscriminator(v.t.g.Disc)
 	v.t.check(err == nil, v.t.c.Rows[0], "discriminator: %v", err)
@@ -152,8 +152,8 @@ var vitcpActive = []Case{
 		}},
 }
 
-// noMessage fails the case if the peer sends anything but NOPs, which use no receive descriptor, or
-// ends the connection.
+// noMessage fails the case if the peer ends the connection, or sends anything but NOPs. NOPs use no
+// receive descriptor.
 func (v *viCall) noMessage(why string) {
 	for {
 		h, _, e := v.segment(false)
