@@ -33,8 +33,8 @@ func IPAddress(ap netip.AddrPort, discriminator string) Address {
 }
 
 // AddrPort returns the IP address and port of the host part. The host part must have 4 or 16 bytes
-// of address and may have 2 bytes of port; without these the port is 0. ok is false for any other
-// form.
+// of address and may have 2 bytes of port; without port bytes the port is 0. ok is false for any
+// other form.
 func (a Address) AddrPort() (ap netip.AddrPort, ok bool) { // [VIA 6.6]
 	h := a.Host
 	var port uint16
@@ -59,8 +59,8 @@ func (a Address) String() string {
 	return host + "/" + FormatDiscriminator(a.Discriminator)
 }
 
-// FormatDiscriminator shows a discriminator as text if it is printable. Otherwise it shows 0x and
-// the bytes in hexadecimal.
+// FormatDiscriminator shows a printable discriminator as text. Otherwise it shows 0x and the bytes
+// in hexadecimal.
 func FormatDiscriminator(d []byte) string {
 	for _, r := range string(d) {
 		if !unicode.IsGraphic(r) || r == unicode.ReplacementChar {

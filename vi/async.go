@@ -48,7 +48,7 @@ func (c ErrorCode) String() string {
 // A Resource says which fields of an ErrorDescriptor are valid.
 type Resource uint32
 
-// These are the kinds of object that an asynchronous error can concern.
+// These are the kinds of object an asynchronous error can concern.
 const (
 	ResourceNIC        Resource = iota
 	ResourceVI                  // one connection
@@ -72,7 +72,7 @@ type ErrorDescriptor struct { // [VIA 5.2]
 // String describes the error.
 func (d ErrorDescriptor) String() string { return "vi: " + d.Code.String() }
 
-// async delivers asynchronous errors, one at a time and in order. [VIA-5.4-2]
+// async delivers asynchronous errors in order, never two at once. [VIA-5.4-2]
 type async struct {
 	nic *NIC
 	d   dispatcher
@@ -84,7 +84,7 @@ type async struct {
 func (a *async) init(n *NIC) { a.nic = n }
 
 // ErrorCallback sets the handler of asynchronous errors. A nil handler restores the default, which
-// writes one line to the NIC's logger. The handler runs in a separate goroutine, one error at a
+// writes one line to the NIC's logger. The handler runs in a separate goroutine, for one error at a
 // time and in order, with no lock held. It may call any function, even close the NIC. If a thousand
 // errors wait for a handler, errors of dropped messages are no longer reported.
 func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) { // [VIA 5.1] [VIA 5.4] [VIA-5.4-1] [VIA-5.1-1] [VIA-8.3-19]
@@ -93,9 +93,9 @@ func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) { // [VIA 5.1] [VIA 5
 	n.async.mu.Unlock()
 }
 
-// maxPendingErrors is the maximum number of asynchronous errors that wait for a handler. It exists
+// maxPendingErrors is the maximum number of asynchronous errors waiting for a handler. It exists
 // because at Unreliable Delivery a peer can cause an error with every message. Beyond the maximum,
-// errors that leave the VI connected are dropped. An error that ends a connection is always
+// errors that leave the VI connected are dropped. The error at the end of a connection is always
 // reported.
 const maxPendingErrors = 1024
 
@@ -128,8 +128,8 @@ func (a *async) reports() bool {
 	return h != nil || a.nic.cfg.Logger.Enabled(context.Background(), slog.LevelError)
 }
 
-// A dispatcher runs functions one after the other in a goroutine. The goroutine exists only while
-// there are functions to run.
+// A dispatcher runs functions in sequence in a goroutine. The goroutine exists only while there are
+// functions to run.
 type dispatcher struct {
 	mu      perturb.Mutex
 	queue   []func()      // guarded by mu
@@ -150,22 +150,22 @@ func (d *dispatcher) add(f func()) {
 	}
 }
 
-// pending returns the number of functions that have not started.
+// pending returns the number of unstarted functions.
 func (d *dispatcher) pending() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.queue)
 }
 
-// close drops the functions that have not started, and all that are added later. It does not wait
-// for the running function, because that function may be the caller.
+// close drops the unstarted functions, and all functions added later. It does not wait for the
+// running function, because the running function may be the caller.
 func (d *dispatcher) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queue, d.closed = nil, true
 }
 
-// wait waits until every function that was added has run.
+// wait waits until every added function has run.
 func (d *dispatcher) wait() {
 	d.mu.Lock()
 	running := d.running

@@ -7,7 +7,7 @@ import "fmt"
 // A Reliability is a reliability level, or in NIC attributes a set of levels. The bits are VIPL's.
 type Reliability uint16
 
-// A level says what a completed send means for its message.
+// A level says what a completed send means for the message.
 const (
 	UnreliableDelivery Reliability = 1 << iota // the message was sent; it arrives at most once
 	ReliableDelivery                           // the message was sent, and will arrive unless the connection breaks
@@ -71,7 +71,7 @@ type Attributes struct { // [VIA 6.2]
 	Reliability Reliability
 
 	// MaxTransferSize is the maximum length of a message in bytes. 0 means the NIC's maximum. While
-	// the VI is connected it is the value both sides agreed on.
+	// the VI is connected, MaxTransferSize is the value both sides agreed on.
 	MaxTransferSize uint32
 
 	// QoS is stored and not interpreted.
@@ -81,7 +81,7 @@ type Attributes struct { // [VIA 6.2]
 	// Config.StrictPtags is set.
 	Ptag *Ptag
 
-	// EnableRDMAWrite and EnableRDMARead allow the remote side to access memory through this VI.
+	// EnableRDMAWrite and EnableRDMARead allow the remote side to access memory through the VI.
 	// They do not limit the local consumer.
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
@@ -90,12 +90,12 @@ type Attributes struct { // [VIA 6.2]
 	// remote side has posted the receive the message consumes. Both sides must request it.
 	FlowControl bool
 
-	// ReadWindow is the number of RDMA Reads of the peer that this VI serves at once. 0 means the
+	// ReadWindow is the number of RDMA Reads of the peer a VI serves at once. 0 means the
 	// provider's default.
 	ReadWindow int
 
 	// Security is sent with a connection request or an acceptance, and the other side bases a
-	// decision on it. nil sends nothing.
+	// decision on the information. nil sends nothing.
 	Security []byte
 
 	// Ptag [VIA 6.6], FlowControl [VIT 2.2.1], ReadWindow [V-26], Security [VIT 3.2].

@@ -3,7 +3,7 @@ package vi
 import "viaduct/internal/regmem"
 
 // checkSend applies the rules of section 3 of the architecture to a descriptor of the send queue.
-// It returns the error bits of the rules that are broken, 0 if there are none.
+// It returns the error bits of the broken rules, 0 if there are none.
 func (e *Endpoint) checkSend(d *Descriptor) Status {
 	if bad := e.checkSendForm(d); bad != 0 {
 		return bad
@@ -14,8 +14,8 @@ func (e *Endpoint) checkSend(d *Descriptor) Status {
 	return e.checkSendLength(d)
 }
 
-// checkSendForm checks the fields of a descriptor that precede its segments, and checkSendLength
-// checks the sum of the segments' lengths. Both return error bits, or 0.
+// checkSendForm checks the fields of a descriptor before the segments, and checkSendLength checks
+// the sum of the segments' lengths. Both return error bits, or 0.
 func (e *Endpoint) checkSendForm(d *Descriptor) Status {
 	op := d.Control.Op()
 	if d.Control&controlReserved != 0 || op == opReserved || op == OpRDMARead && d.Control&Immediate != 0 {
@@ -35,8 +35,8 @@ func (e *Endpoint) checkSendLength(d *Descriptor) Status {
 }
 
 // checkRecv checks a descriptor of the receive queue like checkSend. It ignores the immediate and
-// fence bits, which have no meaning for a receive, and Length, which is only a convention.
-// [VIA 3.2] [VIA 3.5] [VIA-3.2-2]
+// fence bits, because they have no meaning for a receive, and Length, because it is only a
+// convention. [VIA 3.2] [VIA 3.5] [VIA-3.2-2]
 func (e *Endpoint) checkRecv(d *Descriptor) Status {
 	if bad := e.checkRecvForm(d); bad != 0 {
 		return bad
@@ -85,7 +85,7 @@ func (e *Endpoint) holdRecv(d *Descriptor) (held Memory, bad Status) {
 	return held, bad
 }
 
-// oneSegment reports whether the descriptor has exactly one segment and the segment is not empty.
+// oneSegment reports whether the descriptor has exactly one segment, of at least 1 byte.
 func (d *Descriptor) oneSegment() bool { return len(d.Segments) == 1 && d.Segments[0].Length > 0 }
 
 // holdSegment pins all of the first segment, with the checks of checkSegments.
@@ -150,8 +150,8 @@ func (c *Cursor) Skip(d *Descriptor, n uint64) {
 // memory fails, it returns StatusProtectionError.
 //
 // held is memory the caller has pinned already, or the zero Memory. If the piece belongs to the
-// region of held, it gets no pin of its own and is valid until held is released. The checks are the
-// same in both cases. held must not be guarded.
+// region of held, the piece gets no pin of its own and is valid until held is released. The checks
+// are the same in both cases. held must not be guarded.
 func (e *Endpoint) Gather(held Memory, d *Descriptor, c *Cursor, limit int) (Memory, Status) {
 	return e.piece(held, d, c, limit, regmem.LocalRead)
 }

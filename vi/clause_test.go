@@ -15,8 +15,8 @@ import (
 	"viaduct/vi"
 )
 
-// The tests below cover single requirements of the VI Architecture that the suite for providers
-// cannot reach. They call the engine as a provider does, or use an unusual provider.
+// The tests below cover single requirements of the VI Architecture, out of reach of the suite for
+// providers. They call the engine as a provider does, or use an unusual provider.
 
 func region(t testing.TB, n *vi.NIC, size int, a vi.MemAttributes) *vi.Region {
 	t.Helper()
@@ -108,7 +108,7 @@ func TestVIA_3(t *testing.T) {
 	}
 }
 
-// If two goroutines post one descriptor at the same time, one of the posts fails.
+// If two goroutines post the same descriptor at the same time, one post fails.
 func TestVIA_3_3(t *testing.T) {
 	t.Run("VIA-3.3-5", func(t *testing.T) {
 		// Posting clears the status of an earlier use.
@@ -153,7 +153,7 @@ func TestVIA_3_3(t *testing.T) {
 	})
 }
 
-// A fence waits for the reads before it. No other operation waits for reads.
+// A fence waits for the earlier reads. No other operation waits for reads.
 func TestVIA_3_7(t *testing.T) {
 	t.Run("VIA-3.7-1", func(t *testing.T) {
 		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
@@ -381,7 +381,7 @@ func TestVIA_2_2(t *testing.T) {
 	})
 }
 
-// A post that races with the end of the VI completes, but calls no handler.
+// A post in a race with the end of the VI completes, but calls no handler.
 func TestVIA_2_3(t *testing.T) {
 	for row, post := range map[string]func(*vi.VI, *vi.Descriptor, func()){"VIA-2.3-1": vi.PostRecvAcross, "VIA-2.3-2": vi.PostSendAcross} {
 		t.Run(row, func(t *testing.T) {
@@ -412,7 +412,7 @@ func TestVIA_2_3(t *testing.T) {
 	}
 }
 
-// CreateVI refuses attributes the NIC does not support, and accepts the largest that it does.
+// CreateVI refuses attributes the NIC does not support, and accepts the largest supported values.
 func TestVIA_6_4_Create(t *testing.T) {
 	t.Run("VIA-6.4-5", func(t *testing.T) {
 		p := &puppet{limits: func(a *vi.NICAttributes) {
@@ -485,7 +485,7 @@ func TestVIA_6_4_Deregister(t *testing.T) {
 	})
 }
 
-// The name service asks the provider for names that Config.Hosts does not contain.
+// The name service asks the provider for names missing in Config.Hosts.
 func TestVIA_6_4_Names(t *testing.T) {
 	t.Run("VIA-6.4-28", func(t *testing.T) {
 		broken := errors.New("no server")
@@ -555,7 +555,7 @@ type puppetRequest struct {
 
 func (r *puppetRequest) Reject() error { return r.reject }
 
-// Close closes the device once, and drops the errors that were not yet reported.
+// Close closes the device once, and drops the unreported errors.
 func TestVIA_6_4_Close(t *testing.T) {
 	t.Run("VIA-6.4-1", func(t *testing.T) {
 		p := &puppet{closeErr: errors.New("device in flames")}

@@ -17,8 +17,8 @@ type attempt struct {
 	err    error
 }
 
-// begin moves an Idle VI to Connect Pending. In any other state the error is ErrInvalidState. peer
-// means that ConnectPeerDone or ConnectPeerWait will return the result. [VIA 2.2]
+// begin moves an Idle VI to Connect Pending. In any other state the error is ErrInvalidState. With
+// peer, ConnectPeerDone or ConnectPeerWait will return the result. [VIA 2.2]
 func (v *VI) begin(ctx context.Context, peer bool) (context.Context, *attempt, *Endpoint, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -45,9 +45,9 @@ func (v *VI) begin(ctx context.Context, peer bool) (context.Context, *attempt, *
 	}, nil
 }
 
-// end concludes an attempt. Without an error the VI becomes Connected; otherwise it becomes Idle
-// again and its receives stay posted. If Disconnect or Close was called during the attempt, end
-// disconnects l and returns ErrInvalidState. [VIA 2.2]
+// end concludes an attempt. Without an error the VI becomes Connected; otherwise the VI becomes
+// Idle again and the receives stay posted. If Disconnect or Close was called during the attempt,
+// end disconnects l and returns ErrInvalidState. [VIA 2.2]
 func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreement, err error) (Attributes, error) {
 	defer v.nic.attempts.Done()
 	v.mu.Lock()
@@ -93,7 +93,7 @@ func connectError(ctx context.Context, err error) error {
 
 // ConnectRequest connects the VI, in the client-server model, to a VI for which a program waits at
 // remote. It returns the remote VI's attributes. local names the caller to the other side. The call
-// blocks until it is answered or ctx ends.
+// blocks until an answer arrives or ctx ends.
 //
 // Errors: ErrTimeout, ErrReject, ErrNoMatch, ErrNotReachable, ErrInvalidState,
 // ErrInvalidReliability, ErrInvalidMTU, ErrInvalidParameter, ErrResource, ErrClosed, or the
@@ -166,7 +166,7 @@ func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) er
 }
 
 // ConnectPeerDone returns the result of ConnectPeerRequest, once, or ErrNotDone while there is
-// none. If there was no request, or its result was returned before, the error is ErrInvalidState.
+// none. Without a request, or after the result was returned, the error is ErrInvalidState.
 func (v *VI) ConnectPeerDone() (Attributes, error) { // [VIA 6.4.6]
 	a, err := v.peerAttempt()
 	if err != nil {
@@ -241,8 +241,8 @@ func (v *VI) disconnect() { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 	}
 }
 
-// letGo makes the VI Idle. It returns the former link of the VI, which is stopped then, or nil if
-// there was none.
+// letGo makes the VI Idle. It returns the former, now stopped link of the VI, or nil if there was
+// none.
 func (v *VI) letGo() (l Link) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -294,7 +294,7 @@ type ConnRequest struct { // [VIA 6.4.5]
 }
 
 // ConnectWait waits for a connection request for local's discriminator. The provider answers a
-// request with No Match if no call waits for it.
+// request with No Match if no call waits for the discriminator.
 //
 // Errors: ErrTimeout, ErrInvalidParameter, ErrResource, ErrClosed, or the context's.
 func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, error) { // [VIA 6.4.5]
@@ -321,15 +321,15 @@ func (r *ConnRequest) RemoteAttributes() Attributes { return r.req.RemoteAttribu
 func (r *ConnRequest) Security() []byte { return r.req.Security() } // [VIT 3.2]
 
 // Accept connects v with the caller. The reliability level and the flow control of v must equal the
-// caller's. If one differs, the error is ErrInvalidReliability and the request is still open, as it
-// is if v is in the wrong state or of another NIC. The transfer size becomes the smaller one of the
-// two.
+// caller's. If either differs, the error is ErrInvalidReliability and the request is still open.
+// The request also stays open if v is in the wrong state or of another NIC. The transfer size
+// becomes the smaller of the two.
 //
 // A provider may have further reasons to find v unsuitable, for example vitcp.Config.StrictEnables.
 // It then refuses the request, and the error is ErrInvalidReliability or ErrInvalidMTU too.
 //
 // Other errors: ErrInvalidParameter if the request was answered before, ErrTimeout if the caller
-// has cancelled its request, ErrResource, ErrClosed, or the context's.
+// has cancelled the request, ErrResource, ErrClosed, or the context's.
 func (r *ConnRequest) Accept(ctx context.Context, v *VI) error { // [VIA 6.4.5]
 	if v == nil || v.nic != r.nic {
 		return fmt.Errorf("%w: VI", ErrInvalidParameter)
@@ -353,8 +353,8 @@ func (r *ConnRequest) Accept(ctx context.Context, v *VI) error { // [VIA 6.4.5]
 	return err
 }
 
-// match returns an error if a VI with the attributes remote can't be connected with this VI.
-// [VIA 6.4.5] [V-15] [VIA-6.4-16] [VIA-8.3-7]
+// match returns an error if a VI with the attributes remote can't be connected with e's VI. [VIA
+// 6.4.5] [V-15] [VIA-6.4-16] [VIA-8.3-7]
 func (e *Endpoint) match(remote Attributes) error {
 	if e.attrs.Reliability != remote.Reliability {
 		return fmt.Errorf("%w: %v, the caller's is %v", ErrInvalidReliability, e.attrs.Reliability, remote.Reliability)

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A Completion reports that a descriptor of a work queue has completed. SendDone or RecvDone
-// returns the descriptor itself.
+// A Completion reports the completion of a descriptor of a work queue. SendDone or RecvDone returns
+// the descriptor itself.
 type Completion struct { // [VIA 6.4.7]
 	VI   *VI
 	Recv bool // true for the receive queue, false for the send queue
@@ -96,7 +96,7 @@ func (c *CompletionQueue) Resize(entries int) error { // [VIA 6.4.7]
 	return nil
 }
 
-// Done removes and returns one entry. It never blocks. Errors: ErrNotDone if the queue is empty,
+// Done removes and returns an entry. It never blocks. Errors: ErrNotDone if the queue is empty,
 // ErrClosed.
 func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26] [VIA 6.4.7]
 	var e [1]Completion
@@ -109,8 +109,8 @@ func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26] [VIA 6.4.
 	return Completion{}, ErrNotDone
 }
 
-// DoneN removes up to len(buf) entries, stores them in buf and returns their number, which is 0 for
-// an empty or a destroyed queue.
+// DoneN moves up to len(buf) entries into buf and returns their number: 0 for an empty or a
+// destroyed queue.
 func (c *CompletionQueue) DoneN(buf []Completion) int {
 	n := c.poll(buf)
 	if n == 0 && (*cqProgress)(c).Poll() {
@@ -119,9 +119,9 @@ func (c *CompletionQueue) DoneN(buf []Completion) int {
 	return n
 }
 
-// poll removes entries like DoneN, but skips those of destroyed VIs. Such entries exist because a
-// completion can be published a moment after its descriptor was reaped, when the VI is already
-// destroyed. [VIA-4.7-3]
+// poll removes entries like DoneN, but skips the entries of destroyed VIs. A destroyed VI can have
+// an entry because a completion can be published a moment after its descriptor was reaped.
+// [VIA-4.7-3]
 func (c *CompletionQueue) poll(buf []Completion) int {
 	for {
 		n := c.q.PollN(buf)
@@ -134,8 +134,8 @@ func (c *CompletionQueue) poll(buf []Completion) int {
 
 func (e Completion) stale() bool { return e.VI.closed.Load() }
 
-// Wait removes and returns one entry, and waits if the queue is empty. One entry wakes one waiter.
-// Errors: ErrTimeout, the context's, ErrClosed.
+// Wait removes and returns an entry, and waits if the queue is empty. An entry wakes a single
+// waiter. Errors: ErrTimeout, the context's, ErrClosed.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VIA 6.4.7]
 	e, err := c.q.Wait(ctx, (*cqProgress)(c)) // [VIA-6.4-26] [VIA-6.7-2]
 	for err == nil && e.stale() {
@@ -151,8 +151,8 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VI
 
 // Notify removes the next entry of the queue and calls handler with the entry, once. If the queue
 // is empty, the call follows when an entry arrives. Registrations are served in order and before
-// waiters. Destroying the queue cancels all registrations. Handlers run in a goroutine of the NIC,
-// one at a time. Errors: ErrInvalidParameter for a nil handler, ErrClosed.
+// waiters. Destroying the queue cancels all registrations. Handlers run in sequence in a goroutine
+// of the NIC. Errors: ErrInvalidParameter for a nil handler, ErrClosed.
 func (c *CompletionQueue) Notify(handler func(Completion)) error { // [VIA 6.4.7]
 	if handler == nil {
 		return fmt.Errorf("%w: no handler", ErrInvalidParameter)
@@ -176,7 +176,7 @@ func (c *CompletionQueue) attachLocked(v *VI) {
 	c.vis.Store(&vis)
 }
 
-// detachLocked removes one attachment of v, and v's entries from the queue. A VI with both queues
+// detachLocked removes an attachment of v, and v's entries from the queue. A VI with both queues
 // attached has two attachments.
 func (c *CompletionQueue) detachLocked(v *VI) {
 	vis := slices.Clone(*c.vis.Load())
@@ -188,11 +188,11 @@ func (c *CompletionQueue) detachLocked(v *VI) {
 }
 
 // pollable is the largest number of VIs whose sockets a consumer of their completion queue polls
-// itself. With more VIs, the polls that find nothing cost more than wake-ups by the goroutines that
-// wait at the sockets.
+// itself. With more VIs, polls without a result cost more than wake-ups by the goroutines waiting
+// at the sockets.
 const pollable = 8
 
-// cqProgress makes the connections of the attached VIs progress, for a consumer that polls.
+// cqProgress makes the connections of the attached VIs progress, for a polling consumer.
 type cqProgress CompletionQueue
 
 func (p *cqProgress) Poll() (got bool) {
@@ -210,23 +210,23 @@ func (p *cqProgress) Poll() (got bool) {
 	return got
 }
 
-// Expects implements attend.SourceSleeper: it reports whether an attached VI expects an arrival
+// Expects implements attend.SourceSleeper. It reports whether an attached VI expects an arrival
 // soon. With more than pollable VIs the result is false.
 func (p *cqProgress) Expects() bool {
 	vis := *p.vis.Load()
 	return len(vis) <= pollable && slices.ContainsFunc(vis, func(v *VI) bool { return (*progress)(v).Expects() })
 }
 
-// Near implements attend.SourceSleeper: it reports whether all peers are on this host. Without VIs,
-// or with more than pollable, the result is false.
+// Near implements attend.SourceSleeper. It reports whether all peers are on the same host. Without
+// VIs, or with more than pollable, the result is false.
 func (p *cqProgress) Near() bool {
 	vis := *p.vis.Load()
 	far := func(v *VI) bool { return !(*progress)(v).Near() }
 	return 0 < len(vis) && len(vis) <= pollable && !slices.ContainsFunc(vis, far)
 }
 
-// SleepAt implements attend.SourceSleeper: it prepares a sleep at the sockets of the attached VIs.
-// It returns false if there is no VI, or if one cannot be slept at.
+// SleepAt implements attend.SourceSleeper. It prepares a sleep at the sockets of the attached VIs.
+// It returns false without a VI, or if no sleep is possible at some VI.
 func (p *cqProgress) SleepAt(s *attend.Sleeper) bool {
 	vis := *p.vis.Load()
 	var last *VI

@@ -21,36 +21,36 @@ type RemoteSegment struct { // [VIA 3.1]
 	Handle  MemHandle // handle of the peer's region
 }
 
-// A Descriptor describes one data transfer. The consumer fills the exported fields and posts the
+// A Descriptor describes a data transfer. The consumer fills the exported fields and posts the
 // descriptor. A posted descriptor belongs to the NIC until the NIC returns it, and must not be
 // copied.
 type Descriptor struct { // [VIA-3.1-1]
-	// Control is the operation with its flags.
+	// Control is the operation with the flags.
 	Control Control
 
-	// ImmediateData travels with a Send or RDMA Write that has the Immediate flag, as a number. In
-	// a completed receive it holds the received data if the status has StatusImmediate, and 0
+	// ImmediateData travels with a Send or RDMA Write with the Immediate flag, as a number. In a
+	// completed receive it holds the received data if the status has StatusImmediate, and 0
 	// otherwise.
 	ImmediateData uint32
 
-	// Length is the number of bytes to transfer, which must be the sum of the segments' lengths. In
-	// a completed receive it is the number of bytes received.
+	// Length is the number of bytes to transfer: the sum of the segments' lengths. In a completed
+	// receive Length is the number of bytes received.
 	Length uint32
 
-	// Remote is the start of the peer's memory for an RDMA. Other operations ignore it.
+	// Remote is the start of the peer's memory for an RDMA. Other operations ignore Remote.
 	Remote RemoteSegment
 
 	// Segments is the local memory to gather from or to scatter to, in
 	// order. A segment of length 0 needs no valid handle.
 	Segments []Segment
 
-	// Context is for the consumer's use. The engine ignores it.
+	// Context is for the consumer's use. The engine ignores Context.
 	Context any
 
 	// OnDone, if set, is called when the descriptor completes, before it can be dequeued, under a
 	// lock of the engine. OnDone may read Status and store the result elsewhere. OnDone must
-	// neither call this package nor wait for a goroutine that does, because memory may still be
-	// pinned.
+	// neither call the package nor wait for a goroutine inside a call of the package, because
+	// memory may still be pinned.
 	OnDone func(*Descriptor)
 
 	status atomic.Uint32 // the Status; with statusPosted until the descriptor is reaped
@@ -61,7 +61,7 @@ type Descriptor struct { // [VIA-3.1-1]
 }
 
 // Status returns the descriptor's status. While the descriptor is posted, StatusDone is clear. A
-// caller that sees StatusDone also sees all effects of the completion.
+// caller seeing StatusDone also sees all effects of the completion.
 func (d *Descriptor) Status() Status { return Status(d.status.Load() &^ statusPosted) }
 
 // NewSend returns a Send of the bytes of segs.
@@ -92,7 +92,7 @@ func newDescriptor(c Control, segs []Segment) *Descriptor {
 	return d
 }
 
-// WithImmediate sets the immediate data and its flag, and returns d.
+// WithImmediate sets the immediate data and the flag, and returns d.
 func (d *Descriptor) WithImmediate(v uint32) *Descriptor {
 	d.Control |= Immediate
 	d.ImmediateData = v
@@ -114,8 +114,8 @@ func (d *Descriptor) Capacity() uint64 { // [VIA-3.5-4]
 	return n
 }
 
-// statusPosted marks a descriptor that belongs to the NIC, from the post until it is reaped. It is
-// none of VIPL's bits.
+// statusPosted marks a descriptor owned by the NIC, from the post until the reap. It is none of
+// VIPL's bits.
 const statusPosted = 1 << 31
 
 // take marks d as posted and clears its status. It returns false if d is posted already.
@@ -125,7 +125,7 @@ func (d *Descriptor) take() bool {
 	return old&statusPosted == 0 && d.status.CompareAndSwap(old, statusPosted)
 }
 
-// giveBack undoes take for a descriptor that was not posted.
+// giveBack undoes take for an unposted descriptor.
 func (d *Descriptor) giveBack() { d.status.Store(0) }
 
 // publish makes result the status of the descriptor, and calls OnDone. The caller holds the queue's

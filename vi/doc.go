@@ -20,16 +20,15 @@
 //
 // # Completions
 //
-// A descriptor carries a [Status]; [Status.Err] gives the error for programs that want one. Done,
-// Wait and Notify return the descriptor at the head of its queue, in posting order, and an error
-// that matches [ErrDescriptor] if its status has an error bit. Cancelling the context of a wait
-// leaves the queue as it is.
+// A descriptor carries a [Status]; [Status.Err] gives the status as an error. Done, Wait and Notify
+// return the descriptor at the head of the queue, in posting order, and an error matching
+// [ErrDescriptor] if the status has an error bit. Cancelling the context of a wait leaves the queue
+// as it is.
 //
 // # Errors
 //
-// Functions return errors that match one of the sentinel errors of this package, one for each
-// return code of VIPL. Errors that belong to no call are passed to the handler of
-// [NIC.ErrorCallback], one at a time.
+// Functions return errors matching the sentinel errors of the package, one for each return code of
+// VIPL. Errors outside any call are passed to the handler of [NIC.ErrorCallback], one by one.
 //
 // # Concurrency
 //

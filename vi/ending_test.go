@@ -19,8 +19,8 @@ func (l *slowLink) Stop(r vi.StopReason) { l.stopped = r }
 func (l *slowLink) Wait()                { <-l.over }
 
 // TestCloseWaitsForLinks: Close returns only after a stopped link has sent its last messages to the
-// peer, even if the VI of the link is already destroyed. Otherwise a process that ends after Close
-// would lose these messages. [VIA-6.4-1]
+// peer, even if the VI of the link is already destroyed. Otherwise a process ending after Close
+// would lose the messages. [VIA-6.4-1]
 func TestCloseWaitsForLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nic := open(t, memvi.New(), "mem0", nil)
@@ -47,7 +47,7 @@ func TestCloseWaitsForLinks(t *testing.T) {
 }
 
 // TestEndOfLinks: the engine counts a stopped link until the link has ended. This holds for a link
-// that reports its end, and for one whose end the engine waits for.
+// that reports its end, and for a link whose end the engine waits for.
 func TestEndOfLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nic := open(t, memvi.New(), "mem0", nil)
@@ -70,7 +70,7 @@ func TestEndOfLinks(t *testing.T) {
 	})
 }
 
-// A tellingLink is a link that reports its end to the engine.
+// A tellingLink reports its end to the engine.
 type tellingLink struct {
 	vi.Link
 	gone func()
@@ -129,8 +129,8 @@ func TestTrafficOfAnEnd(t *testing.T) {
 	}
 }
 
-// PeerDisconnected is true for a VI that is in state Error because its peer disconnected. It is
-// false once the VI has left that state. [VIA-4.6-17]
+// PeerDisconnected is true for a VI in state Error after a disconnect by the peer. It is false once
+// the VI has left the state. [VIA-4.6-17]
 func TestPeerDisconnected(t *testing.T) {
 	for _, orderly := range []bool{true, false} {
 		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})

@@ -6,8 +6,9 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// An Endpoint is the provider's view of a VI during one connection. The provider takes send
-// descriptors from it, delivers messages into receive descriptors, and checks memory accesses.
+// An Endpoint is the provider's view of a VI during a connection. The provider takes send
+// descriptors from the Endpoint, delivers messages into receive descriptors, and checks memory
+// accesses.
 //
 // Only one goroutine at a time may call NextSend and StartSend, the methods for the front of the
 // send queue. Also, only one goroutine at a time may call StartRecv. Other methods may be called
@@ -32,15 +33,15 @@ type Endpoint struct {
 // Attributes returns the attributes of the local VI.
 func (e *Endpoint) Attributes() Attributes { return e.attrs }
 
-// VI returns the VI that is connected.
+// VI returns the connected VI.
 func (e *Endpoint) VI() *VI { return e.v }
 
-// RecvPosted returns how many receive descriptors were posted for this connection, including
+// RecvPosted returns how many receive descriptors were posted for the connection, including
 // descriptors posted before set-up.
 func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Posted() - e.recvBase }
 
-// NextSend returns the send descriptor to start next. It returns nil if there is none, if its fence
-// must wait for RDMA Reads, or after a failed send at a reliable level.
+// NextSend returns the send descriptor to start next. It returns nil if there is none, if the
+// descriptor's fence must wait for RDMA Reads, or after a failed send at a reliable level.
 func (e *Endpoint) NextSend() *Descriptor {
 	if e.stopSends.Load() {
 		return nil
@@ -64,7 +65,7 @@ func (e *Endpoint) NextSend() *Descriptor {
 }
 
 // A lookahead holds the send descriptors to start next, so that one lock of the queue serves many
-// descriptors. It belongs to the send role, which starts them.
+// descriptors. It belongs to the send role.
 type lookahead struct {
 	d     [16]*Descriptor
 	at, n int    // index of the next descriptor, and number of descriptors
@@ -79,9 +80,9 @@ func (e *Endpoint) lookAhead() bool {
 	return a.n > 0
 }
 
-// StartSend starts the descriptor NextSend returned. seq identifies it until FinishSend. bad has
-// the error bits of the descriptor's check: if it is not 0, the provider sends nothing of the
-// descriptor and passes bad to FinishSend.
+// StartSend starts the descriptor from NextSend. seq identifies the descriptor until FinishSend.
+// bad has the error bits of the descriptor's check: if bad is not 0, the provider sends nothing of
+// the descriptor and passes bad to FinishSend.
 func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 	a := e.ahead
 	if a == nil || a.n == 0 {
@@ -96,8 +97,8 @@ func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 
 // PostStarted posts a descriptor from a directSender, and starts it like StartSend. PostStarted
 // returns false for ok, and posts nothing, if the descriptor would not be the next to start or must
-// wait for its fence. For a Send or RDMA Write of one segment, held pins the whole segment, and the
-// caller releases held. Only the goroutine of StartSend may call PostStarted.
+// wait because of a fence. For a Send or RDMA Write of one segment, held pins the whole segment,
+// and the caller releases held. Only the goroutine of StartSend may call PostStarted.
 func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Status, ok bool) {
 	if e.stopSends.Load() || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 {
 		return 0, Memory{}, 0, false
@@ -109,7 +110,7 @@ func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Stat
 	return seq, held, e.started(d, bad), true
 }
 
-// started marks d as started with bad as the result of its check, and returns bad.
+// started marks d as started with bad as the result of the check, and returns bad.
 func (e *Endpoint) started(d *Descriptor, bad Status) Status {
 	if bad != 0 && e.attrs.Reliability.reliable() {
 		e.stopSends.Store(true)
@@ -121,8 +122,8 @@ func (e *Endpoint) started(d *Descriptor, bad Status) Status {
 }
 
 // FinishSend completes a started send descriptor with error bits, 0 for success. Descriptors
-// complete in order: a finished descriptor waits for unfinished earlier ones. broken means that an
-// error was published at a reliable level. The provider must then stop handling messages and call
+// complete in order: a finished descriptor waits for unfinished earlier ones. broken reports an
+// error published at a reliable level. The provider must then stop handling messages and call
 // Break.
 func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken bool) { // [VIA-4.4-4] [VIA-1.2-2] [VIA-4.3-3]
 	if d.Control.Op() == OpRDMARead {
@@ -139,7 +140,7 @@ func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken boo
 }
 
 // FinishSends completes the started Sends and RDMA Writes from number first to end-1 with success.
-// None of them may be an RDMA Read. broken has the same meaning as for FinishSend.
+// None may be an RDMA Read. broken has the same meaning as for FinishSend.
 func (e *Endpoint) FinishSends(first, end uint64) (broken bool) {
 	e.v.send.completed(e.v.send.q.FinishRange(first, end))
 	return e.broken()
@@ -177,8 +178,7 @@ func (e *Endpoint) FailFaulted() {
 	}
 }
 
-// faults reports whether a page of the send's memory can't be read. It reads one byte of every
-// page.
+// faults reports whether a page of the send's memory can't be read. It reads a byte of every page.
 func (e *Endpoint) faults(d *Descriptor) bool {
 	if d.Control.Op() == OpRDMARead {
 		return false
@@ -306,10 +306,10 @@ func (e *Endpoint) AsyncError(code ErrorCode, op Control) { // [VIA 5]
 }
 
 // Break ends the connection from the provider's side. The VI moves to Error, posted descriptors are
-// flushed, and the consumer gets the asynchronous error Connection Lost. orderly means that the
-// peer disconnected; otherwise started sends complete with a transport error. Break stops the Link
-// with StopBroken. It does nothing if the connection has ended already. A goroutine that runs a
-// method of the provider's data path must not call Break.
+// flushed, and the consumer gets the asynchronous error Connection Lost. If orderly, the peer has
+// disconnected; otherwise started sends complete with a transport error. Break stops the Link with
+// StopBroken. It does nothing if the connection has ended already. A goroutine inside a method of
+// the provider's data path must not call Break.
 func (e *Endpoint) Break(orderly bool) { // [VIA 2.2]
 	v := e.v
 	v.mu.Lock()

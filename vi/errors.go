@@ -7,7 +7,8 @@ import (
 	"os"
 )
 
-// Each sentinel error stands for one return code of VIPL. Returned errors wrap it with details.
+// Each sentinel error stands for a return code of VIPL. Returned errors wrap a sentinel error with
+// details.
 var ( // [VIA 6.3]
 	ErrNotDone                  = errors.New("vi: not done")
 	ErrInvalidParameter         = errors.New("vi: invalid parameter")
@@ -38,8 +39,8 @@ var ( // [VIA 6.3]
 
 // [VIA-8.3-1]
 
-// ErrClosed matches net.ErrClosed. It means that the NIC, VI or completion queue is closed. The
-// VIPL return code is INVALID_PARAMETER, as for any stale handle.
+// ErrClosed reports a closed NIC, VI or completion queue. It matches net.ErrClosed. The VIPL return
+// code is INVALID_PARAMETER, as for any stale handle.
 var ErrClosed = closedError{}
 
 type closedError struct{}

@@ -10,7 +10,7 @@ import (
 	"viaduct/vitcp"
 )
 
-// Two VIs on one NIC move thirteen bytes from one registered buffer to another by RDMA Write.
+// Two VIs on a NIC move thirteen bytes from one registered buffer to another by RDMA Write.
 func Example() {
 	ctx := context.Background()
 	provider, err := vitcp.New(vitcp.Config{Listen: "127.0.0.1:0", Grace: time.Minute})

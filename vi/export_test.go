@@ -1,10 +1,10 @@
 package vi
 
 // ReportRecvs reports n completions of v's receive queue. The engine makes such a report when a
-// descriptor can be reaped, and sometimes only after it was reaped.
+// descriptor can be reaped, and sometimes only after the reap.
 func ReportRecvs(v *VI, n int) { v.recv.completed(n) }
 
-// MaxPendingErrors is the number of asynchronous errors that wait for a slow handler.
+// MaxPendingErrors is the maximum number of asynchronous errors waiting for a slow handler.
 const MaxPendingErrors = maxPendingErrors
 
 // Raise raises an asynchronous error of v.
@@ -15,10 +15,10 @@ func Raise(v *VI, c ErrorCode) {
 // StopLink stops a link of n for reason r.
 func (n *NIC) StopLink(l Link, r StopReason) { n.stop(l, r) }
 
-// EndLink ends the network connection of a link that was stopped before.
+// EndLink ends the network connection of a stopped link.
 func (n *NIC) EndLink(l Link) { n.end(l) }
 
-// Ending returns the number of stopped links that have not ended.
+// Ending returns the number of stopped, not ended links.
 func (n *NIC) Ending() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,5 +48,5 @@ func (s *side) postAcross(d *Descriptor, between func()) {
 	}
 }
 
-// WaitForErrors waits until the handler of asynchronous errors has handled all of them.
+// WaitForErrors waits until the handler has handled all asynchronous errors.
 func WaitForErrors(n *NIC) { n.async.d.wait() }

@@ -103,7 +103,7 @@ func TestMayUse(t *testing.T) {
 	}
 }
 
-// TestReportCompletionError: the handler gets the error with the descriptor and its operation, and
+// TestReportCompletionError: the handler gets the error with the descriptor and the operation, and
 // the VI moves to state Error. [VIA 5.2] [VIA-5.2-9]
 func TestReportCompletionError(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)

@@ -15,7 +15,7 @@ type Region struct { // [VIA 1.4]
 	attrs MemAttributes // guarded by nic.mu
 }
 
-// RegisterMem registers buf, which must stay allocated and in place until DeregisterMem. Go memory
+// RegisterMem registers buf. buf must stay allocated and in place until DeregisterMem; Go memory
 // does so by itself. The same memory may be registered several times.
 //
 // Errors: ErrInvalidParameter for an empty buf, ErrInvalidPtag, ErrInvalidRDMARead, ErrResource
@@ -26,7 +26,7 @@ func (n *NIC) RegisterMem(buf []byte, a MemAttributes) (*Region, error) { // [VI
 	})
 }
 
-// RegisterPointer is RegisterMem for length bytes at p, for memory that Go does not own.
+// RegisterPointer is RegisterMem for length bytes at p, for memory outside Go's ownership.
 func (n *NIC) RegisterPointer(p unsafe.Pointer, length uint64, a MemAttributes) (*Region, error) {
 	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
 		return n.memory.RegisterPointer(p, length, o)
@@ -72,7 +72,7 @@ func (a MemAttributes) rights() regmem.Rights {
 // accesses the memory afterwards. A posted descriptor with the region's handle fails with a
 // protection error when it starts.
 //
-// Errors: ErrInvalidParameter if r is not registered with this NIC.
+// Errors: ErrInvalidParameter if r is not registered with the NIC.
 func (n *NIC) DeregisterMem(r *Region) error { // [VIA 6.4.2] [VIA-6.4-3] [VIA-8.3-16]
 	if r == nil {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
@@ -102,7 +102,7 @@ func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool { // [VIA 1.5] [
 }
 
 // QueryMem returns the attributes of a region, or ErrInvalidParameter if r is not registered with
-// this NIC.
+// the NIC.
 func (n *NIC) QueryMem(r *Region) (MemAttributes, error) { // [VIA 6.4.2]
 	if r == nil || r.nic != n || n.memory.Lookup(r.r.Handle()) != r.r {
 		return MemAttributes{}, fmt.Errorf("%w: region", ErrInvalidParameter)
@@ -112,8 +112,8 @@ func (n *NIC) QueryMem(r *Region) (MemAttributes, error) { // [VIA 6.4.2]
 	return r.attrs, nil
 }
 
-// SetMemAttributes changes the attributes of a region. Operations that have started keep the old
-// attributes. Guarded and FaultBreaks can't be changed.
+// SetMemAttributes changes the attributes of a region. Started operations keep the old attributes.
+// Guarded and FaultBreaks can't be changed.
 //
 // Errors: ErrInvalidParameter, ErrInvalidPtag, ErrInvalidRDMARead.
 func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2]
@@ -125,8 +125,8 @@ func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// The lookup needs the lock, because DeregisterMem, which takes the lock too, releases the tag
-	// that the region has at that moment.
+	// The lookup needs the lock, because DeregisterMem, under the same lock, releases the region's
+	// current tag.
 	if n.memory.Lookup(r.r.Handle()) != r.r || a.Guarded != r.attrs.Guarded || a.FaultBreaks != r.attrs.FaultBreaks {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
 	}
@@ -140,7 +140,7 @@ func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2
 	return nil
 }
 
-// Handle returns the memory handle, which is never 0.
+// Handle returns the memory handle, never 0.
 func (r *Region) Handle() MemHandle { return MemHandle(r.r.Handle()) }
 
 // Address returns the virtual address of the first byte.
@@ -153,7 +153,7 @@ func (r *Region) Len() int { return r.r.Len() }
 func (r *Region) Bytes() []byte { return r.r.Bytes() }
 
 // Segment returns n bytes at offset off of the region as a local data segment. It checks nothing,
-// because the NIC checks the segment when it starts the descriptor.
+// because the NIC checks the segment at the start of the descriptor.
 func (r *Region) Segment(off, n int) Segment {
 	return Segment{Address: r.r.Base() + uint64(off), Handle: r.Handle(), Length: uint32(n)}
 }

@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// nameService resolves host names. It searches its own hosts first and then asks the system's
+// nameService resolves host names. It searches Config.Hosts first and then asks the system's
 // resolver. [VIA 7]
 type nameService struct {
 	mu    perturb.Mutex
@@ -58,7 +58,7 @@ func (n *NIC) parseHosts(text []byte) ([]hostEntry, error) {
 	return hosts, nil
 }
 
-// NSShutdown closes the name service. Addresses that it has returned stay valid.
+// NSShutdown closes the name service. Addresses returned before stay valid.
 func (n *NIC) NSShutdown() error {
 	n.names.mu.Lock()
 	defer n.names.mu.Unlock()

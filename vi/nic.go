@@ -16,19 +16,19 @@ type Config struct {
 	// Logger gets events of connections; nil disables them.
 	Logger *slog.Logger
 
-	// StrictPtags refuses the nil protection tag, which otherwise matches
-	// everything of the same NIC.
+	// StrictPtags refuses the nil protection tag. Without StrictPtags nil matches everything of the
+	// same NIC.
 	StrictPtags bool
 
-	// Hosts is the text of a hosts file. The name service searches this text before asking the
-	// system. Each line has an address and one or more names; # begins a comment. See [NIC.NSInit].
+	// Hosts is the text of a hosts file. The name service searches Hosts before asking the system.
+	// Each line has an address and one or more names; # begins a comment. See [NIC.NSInit].
 	Hosts []byte
 
 	// StrictPtags [VIA 6.6].
 }
 
-// A NIC is an open VI NIC. Objects created on it belong to it. A call with objects of two NICs
-// returns ErrInvalidParameter.
+// A NIC is an open VI NIC. Objects created on a NIC belong to the NIC. A call with objects of two
+// NICs returns ErrInvalidParameter.
 type NIC struct { // [VIA 1.1]
 	dev    Device
 	cfg    Config
@@ -85,11 +85,11 @@ func (n *NIC) Query() NICAttributes { // [VIA 6.4.1]
 	return a
 }
 
-// Device returns the provider's object for the NIC. It serves programs that use features of a
-// provider beyond the architecture.
+// Device returns the provider's object for the NIC. It serves programs in need of provider features
+// beyond the architecture.
 func (n *NIC) Device() Device { return n.dev }
 
-// Logger returns the logger of the NIC, which is never nil. Providers use it.
+// Logger returns the logger of the NIC, never nil. Providers log to it.
 func (n *NIC) Logger() *slog.Logger { return n.cfg.Logger }
 
 // Close ends all remaining objects of the NIC: connections as by Disconnect, completion queues, and
@@ -140,7 +140,7 @@ func (n *NIC) stop(l Link, reason StopReason) {
 	l.Stop(reason)
 }
 
-// end makes a stopped link end its connection on the wire. The caller holds no lock.
+// end makes a stopped link end the connection on the wire. The caller holds no lock.
 func (n *NIC) end(l Link) {
 	gone := func() {
 		n.mu.Lock()
@@ -157,7 +157,7 @@ func (n *NIC) end(l Link) {
 	}()
 }
 
-// A Ptag is a protection tag: a VI may use the regions that have the same tag.
+// A Ptag is a protection tag: a VI may use the regions with the same tag.
 type Ptag struct { // [VIA 1.5]
 	nic    *NIC
 	domain *regmem.Domain
@@ -179,8 +179,8 @@ func (n *NIC) CreatePtag() (*Ptag, error) {
 	return &Ptag{nic: n, domain: regmem.NewDomain()}, nil // [VIA-1.5-1]
 }
 
-// DestroyPtag ends a protection tag. Errors: ErrInvalidParameter if it does not belong to this NIC,
-// ErrResource while a VI or region has it.
+// DestroyPtag ends a protection tag. Errors: ErrInvalidParameter if p does not belong to the NIC,
+// ErrResource while a VI or region has the tag.
 func (n *NIC) DestroyPtag(p *Ptag) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -195,9 +195,8 @@ func (n *NIC) DestroyPtag(p *Ptag) error {
 	return nil
 }
 
-// usePtagLocked counts p as used by one more VI or region, and returns the domain of p, which is
-// nil for a nil p. The error is ErrInvalidPtag if p is not a tag of this NIC, or nil with
-// StrictPtags.
+// usePtagLocked counts a use of p by a VI or region, and returns the domain of p, nil for a nil p.
+// The error is ErrInvalidPtag if p is not a tag of the NIC, or nil with StrictPtags.
 func (n *NIC) usePtagLocked(p *Ptag) (*regmem.Domain, error) {
 	if p == nil {
 		if n.cfg.StrictPtags {

@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// outsideMain is a program that connects two VIs by a provider of its own module and sends a
+// outsideMain is a program with a provider in its own module. It connects two VIs and sends a
 // message.
 const outsideMain = `package main
 
@@ -74,8 +74,8 @@ func main() {
 }
 `
 
-// TestOutsideProvider: a module outside of this one can implement [vi.Provider]. The test builds a
-// module with a copy of the provider of internal/vitest/memvi, which passes the suite here.
+// TestOutsideProvider: another module can implement [vi.Provider]. The test builds a module with a
+// copy of internal/vitest/memvi, the provider behind TestSuite.
 func TestOutsideProvider(t *testing.T) {
 	testkit.Long(t, "5 s")
 	root, err := filepath.Abs("..")

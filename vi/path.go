@@ -2,7 +2,7 @@ package vi
 
 import "viaduct/samehost"
 
-// A routed is a Link that reports the path of its bytes. A provider's Link need not implement it.
+// A routed is a Link able to report the path of its bytes. A provider's Link need not be a routed.
 type routed interface{ Path() samehost.Path }
 
 // Path reports whether the bytes of the connection go through shared memory. If not, Path also

@@ -9,8 +9,8 @@ import (
 // PostSend posts a descriptor to the send queue. It never blocks. If the VI is not connected, the
 // descriptor completes at once as flushed.
 //
-// An error in the descriptor appears in its status. ErrOverrun means that the queue is full: d was
-// not posted, and the VI moves to Error.
+// An error in the descriptor appears in its status. ErrOverrun reports a full queue: d was not
+// posted, and the VI moves to Error.
 func (v *VI) PostSend(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	if err := v.send.prepare(d); err != nil {
 		return err
@@ -43,9 +43,9 @@ func (v *VI) sendDoorbell() {
 }
 
 // PostRecv posts a descriptor to the receive queue. It never blocks. Without a connection the
-// descriptor waits in the queue for a connection; in state Error it completes at once as flushed.
-// The engine may use all of the descriptor's memory as scratch space, even if the message is
-// shorter, like an io.Reader.
+// descriptor waits in the queue for a connection; in state Error the descriptor completes at once
+// as flushed. The engine may use all of the descriptor's memory as scratch space, even if the
+// message is shorter, like an io.Reader.
 func (v *VI) PostRecv(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	if err := v.recv.prepare(d); err != nil {
 		return err
@@ -76,14 +76,14 @@ func (v *VI) recvDoorbell() {
 }
 
 // flushUnconnected flushes the queue if the VI is not connected, so that no descriptor waits there.
-// It closes a race: a post first queues its descriptor and then checks the connection, while the
+// It closes a race: a post first queues the descriptor and then checks the connection, while the
 // end of a connection first removes the connection and then flushes the queue. So at least one of
 // the two flushes the descriptor. The end of the VI works in the same order.
 func (v *VI) flushUnconnected() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if ep := v.conn.Load(); ep != nil {
-		// The VI was connected in between, so this is an ordinary post.
+		// The VI was connected in between, so the post is an ordinary post.
 		ep.link.SendPosted()
 		ep.link.RecvPosted()
 		return
@@ -94,14 +94,14 @@ func (v *VI) flushUnconnected() {
 	}
 }
 
-// overrun handles a post of d to a full queue: it raises an asynchronous error and moves the VI to
+// overrun handles a post of d to a full queue. It raises an asynchronous error and moves the VI to
 // Error. [VIA 5.3] [VIA-5.2-5] [VIA-8.3-22]
 func (v *VI) overrun(d *Descriptor) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, OpCode: d.Control.Op(), Resource: ResourceVI, Code: ErrorVIOverrun})
 	v.toError()
 }
 
-// ReportPostError reports that a posted descriptor itself is in memory that is misaligned, not
+// ReportPostError reports that the memory of a posted descriptor itself is misaligned, not
 // registered or of another protection tag. The NIC then raises the asynchronous error Post
 // Descriptor and moves the VI to Error. Go descriptors need no registration; a C library whose
 // descriptors are in registered memory makes these checks and calls ReportPostError.
@@ -110,8 +110,8 @@ func (v *VI) ReportPostError(d *Descriptor) { // [VIA 5.3] [VIA-5.2-2] [VIA-5.3-
 	v.toError()
 }
 
-// ReportCompletionError reports that the completion of a descriptor could not be written because
-// its memory was unmapped. The NIC then raises the asynchronous error Completion Protection and
+// ReportCompletionError reports a completion that could not be written because the memory of the
+// descriptor was unmapped. The NIC then raises the asynchronous error Completion Protection and
 // moves the VI to Error. A C library whose descriptors are in memory of the program calls
 // ReportCompletionError, but never from OnDone.
 func (v *VI) ReportCompletionError(d *Descriptor) { // [VIA 5.2] [VIA-5.2-9]
@@ -121,7 +121,7 @@ func (v *VI) ReportCompletionError(d *Descriptor) { // [VIA 5.2] [VIA-5.2-9]
 }
 
 // toError moves the VI to Error. It breaks the connection or cancels the connection attempt, if
-// there is one. In state Error it does nothing.
+// any. In state Error it does nothing.
 func (v *VI) toError() {
 	v.mu.Lock()
 	if ep := v.conn.Load(); ep != nil {
@@ -163,18 +163,17 @@ func (v *VI) RecvDoneN(buf []*Descriptor) (n int, err error) { return v.recv.don
 
 // SendWait is SendDone, but waits until the descriptor at the head has completed. It returns
 // ErrQueueEmpty at once for an empty queue, ErrTimeout after a deadline, and ErrResource for a
-// queue that is attached to a completion queue.
+// queue attached to a completion queue.
 func (v *VI) SendWait(ctx context.Context) (*Descriptor, error) { return v.send.wait(ctx) } // [VIA 6.4.4]
 
 // RecvWait is SendWait for the receive queue.
 func (v *VI) RecvWait(ctx context.Context) (*Descriptor, error) { return v.recv.wait(ctx) }
 
-// SendNotify calls handler once, with the descriptor at the head of the send queue, when that
+// SendNotify calls handler once, with the descriptor at the head of the send queue, when the
 // descriptor has completed. The descriptor is dequeued then. Registrations are served in order.
-// Handlers run in a goroutine of the NIC, one at a time. Destroying the VI cancels the
-// registration.
+// Handlers run in sequence in a goroutine of the NIC. Destroying the VI cancels the registration.
 //
-// Errors: ErrResource on a queue that is attached to a completion queue, ErrInvalidParameter.
+// Errors: ErrResource on a queue attached to a completion queue, ErrInvalidParameter.
 func (v *VI) SendNotify(handler func(*Descriptor)) error { return v.send.addNotify(handler) } // [VIA 6.4.4]
 
 // RecvNotify is SendNotify for the receive queue.
@@ -182,7 +181,7 @@ func (v *VI) RecvNotify(handler func(*Descriptor)) error { return v.recv.addNoti
 
 // Poll handles arrivals on the VI's connection, without blocking, and reports whether there were
 // any. Without a connection it returns false. Done and Wait poll themselves. Poll is for consumers
-// that watch memory for RDMA Writes.
+// watching memory for RDMA Writes.
 func (v *VI) Poll() bool {
 	if ep := v.conn.Load(); ep != nil {
 		return ep.link.Poll()
@@ -190,7 +189,7 @@ func (v *VI) Poll() bool {
 	return false
 }
 
-// progress is a VI as an attend.SourceSleeper, through which blocked consumers poll and sleep.
+// progress is a VI as an attend.SourceSleeper, for blocked consumers to poll and sleep.
 type progress VI
 
 func (p *progress) Poll() bool { return (*VI)(p).Poll() }
@@ -222,8 +221,8 @@ func (p *progress) dozer() dozer {
 	return nil
 }
 
-// Unpoll announces that the consumer will not poll for a while. Without Unpoll the next arrival is
-// delayed by about a millisecond.
+// Unpoll announces a pause in the consumer's polling. Without Unpoll the next arrival is delayed by
+// about a millisecond.
 func (v *VI) Unpoll() {
 	if ep := v.conn.Load(); ep != nil {
 		ep.link.Unpoll()

@@ -16,32 +16,32 @@ type Provider interface {
 
 // A Device is a provider's side of an open NIC. Its methods may be called concurrently.
 type Device interface {
-	// Attributes returns the NIC's attributes, which do not change while the NIC is open.
+	// Attributes returns the NIC's attributes. They do not change while the NIC is open.
 	Attributes() NICAttributes
 
-	// Connect sets up a client-server connection. It returns a Link that handles no arrivals yet,
-	// and the parameters the two sides agreed on. Errors: ErrReject, ErrNoMatch, ErrNotReachable,
+	// Connect sets up a client-server connection. It returns a Link, idle until Start, and the
+	// parameters the two sides agreed on. Errors: ErrReject, ErrNoMatch, ErrNotReachable,
 	// ErrInvalidReliability, ErrInvalidMTU, ErrResource, or the context's. After an error no
 	// resources remain allocated.
 	Connect(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
-	// ConnectPeer is Connect in the peer-to-peer model: it keeps trying until it finds a matching
-	// peer request or ctx ends.
+	// ConnectPeer is Connect in the peer-to-peer model. It keeps trying until a peer request
+	// matches or ctx ends.
 	ConnectPeer(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
 	// Wait waits for a connection request with the discriminator of local. The device answers a
-	// request with No Match if no call waits for it. Several calls may wait at the same time, also
-	// for equal discriminators.
+	// request with No Match if no call waits for the discriminator. Several calls may wait at the
+	// same time, also for equal discriminators.
 	Wait(ctx context.Context, local Address) (Request, error)
 
-	// FormatHost returns the text form of a host part, and ParseHost parses this form. The name
+	// FormatHost returns the text form of a host part, and ParseHost parses the text form. The name
 	// service and messages use both methods.
 	FormatHost(host []byte) string
 	ParseHost(s string) ([]byte, error)
 
-	// LookupHost returns the host parts that the system's name service knows for a name, and
-	// LookupAddr returns the name for a host part. A provider without such a service, for example
-	// FC-VI, returns ErrNameService.
+	// LookupHost returns the host parts of a name in the system's name service, and LookupAddr
+	// returns the name for a host part. A provider without a name service, for example FC-VI,
+	// returns ErrNameService.
 	LookupHost(ctx context.Context, name string) ([][]byte, error)
 	LookupAddr(ctx context.Context, host []byte) (string, error)
 
@@ -52,16 +52,16 @@ type Device interface {
 	// Attributes [VIA 6.2], Connect [VIA 6.4.5], ConnectPeer [VIA 6.4.6] [VIT 4].
 }
 
-// A Request is an incoming connection request that matched a wait.
+// A Request is an incoming connection request after a matching wait.
 type Request interface {
 	Remote() Address              // the caller's host and calling discriminator
 	Local() Address               // the host and the discriminator that were called
 	RemoteAttributes() Attributes // the caller's attributes
 	Security() []byte             // the security information, or nil
 
-	// Accept answers the request for ep, whose attributes the engine has found to match. It returns
-	// the same results as Device.Connect, and ErrTimeout if the caller has cancelled its request.
-	// After an error, whatever its reason, the request is refused or has ended.
+	// Accept answers the request for ep. The engine has checked the attributes of ep to match.
+	// Accept returns the same results as Device.Connect, and ErrTimeout if the caller has cancelled
+	// the request. After an error, whatever its reason, the request is refused or has ended.
 	Accept(ctx context.Context, ep *Endpoint) (Link, Agreement, error)
 
 	// Reject answers the request with a refusal.
@@ -70,7 +70,7 @@ type Request interface {
 	// Security [VIT 3.2].
 }
 
-// An Agreement holds the parameters that both sides of a connection have agreed on.
+// An Agreement holds the agreed parameters of a connection.
 type Agreement struct {
 	Remote          Attributes // the remote VI's attributes, as it announced them
 	RemoteAddress   Address
@@ -78,7 +78,7 @@ type Agreement struct {
 	ReadWindow      int    // number of RDMA Reads that this side may have outstanding
 }
 
-// A Link is an established connection. The engine calls its methods, and the provider moves
+// A Link is an established connection. The engine calls the methods, and the provider moves
 // descriptors through an [Endpoint].
 //
 // No method except Wait waits for the peer.
@@ -88,8 +88,8 @@ type Link interface {
 	// Stop before Start. After Stop, Start has no effect.
 	Start()
 
-	// SendPosted is the doorbell of the send queue, and RecvPosted that of the receive queue. Any
-	// goroutine may call them.
+	// SendPosted is the doorbell of the send queue, and RecvPosted the doorbell of the receive
+	// queue. Any goroutine may call both.
 	SendPosted()
 	RecvPosted()
 
@@ -100,35 +100,35 @@ type Link interface {
 	Unpoll()
 
 	// Stop ends the connection. When Stop has returned, the provider accesses no descriptor and no
-	// local or registered memory of this connection, and calls no method of the Endpoint. The
+	// local or registered memory of the connection, and calls no method of the Endpoint. The
 	// network connection ends in the background, depending on reason. After StopDisconnect the
 	// provider still delivers the data of successfully completed sends. After StopBroken it still
-	// sends the message that reports an error to the peer. The engine calls Stop once, never from a
-	// goroutine that runs a method of the provider's data path.
+	// sends the error report to the peer. The engine calls Stop once, never from a goroutine inside
+	// a method of the provider's data path.
 	Stop(reason StopReason)
 
-	// Wait waits until the link has ended completely. NIC.Close calls it.
+	// Wait waits until the link has ended completely. NIC.Close calls Wait.
 	Wait()
 }
 
-// A dozer is a Link at which a consumer itself can sleep. See internal/attend.SourceSleeper.
+// A dozer is a Link where a consumer itself can sleep. See internal/attend.SourceSleeper.
 type dozer interface {
 	Expects() bool
 	Near() bool
 	SleepAt(s *attend.Sleeper) bool
 }
 
-// A directSender is a Link that can send a short message without the send queue, if no other
-// message is in progress. SendOne gets a descriptor that is about to be posted. It returns true if
-// it has posted the descriptor by Endpoint.PostStarted. Otherwise the engine posts the descriptor
-// and calls SendPosted.
+// A directSender is a Link able to send a short message without the send queue, if no other message
+// is in progress. SendOne gets a descriptor before the post. It returns true after posting the
+// descriptor by Endpoint.PostStarted. Otherwise the engine posts the descriptor and calls
+// SendPosted.
 type directSender interface {
 	SendOne(d *Descriptor) (posted bool)
 }
 
-// An ender is a Link whose Stop leaves the network connection open, and whose method End ends it.
-// The engine calls End once after Stop, without holding a lock. The link calls gone once when it
-// has ended completely, before End returns or later, from any goroutine.
+// An ender is a Link whose Stop leaves the network connection open until End. The engine calls End
+// once after Stop, without holding a lock. The link calls gone once, at its complete end, before
+// End returns or later, from any goroutine.
 type ender interface {
 	End(gone func())
 }

@@ -8,9 +8,9 @@ import (
 	"viaduct/vi"
 )
 
-// A puppet is a provider with one device whose connections a test controls directly. By default a
-// connect succeeds at once, without a peer, and no descriptor moves. A test can replace parts of
-// this behaviour.
+// A puppet is a provider with a single device whose connections a test controls directly. By
+// default a connect succeeds at once, without a peer, and no descriptor moves. A test can replace
+// parts of the behaviour.
 type puppet struct {
 	limits   func(*vi.NICAttributes)
 	connect  func(context.Context, *puppetLink) error
@@ -82,7 +82,7 @@ func (l *puppetLink) Stop(r vi.StopReason) {
 	l.stopped <- r
 }
 
-// End ends the link in the goroutine that the engine calls it from.
+// End ends the link in the calling goroutine of the engine.
 func (l *puppetLink) End(gone func()) {
 	if l.onEnd != nil {
 		l.onEnd()
@@ -97,8 +97,7 @@ func (l *puppetLink) Traffic() vi.Traffic {
 	return l.traffic()
 }
 
-// A started is a send descriptor that was started, with its sequence number and the result of its
-// check.
+// A started is a started send descriptor, with the sequence number and the result of the check.
 type started struct {
 	d   *vi.Descriptor
 	seq uint64

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A side is one work queue of a VI. It reports completions to a completion queue, to Notify
-// handlers, or to consumers that poll or wait.
+// A side is a work queue of a VI. It reports completions to a completion queue, to Notify handlers,
+// or to polling or waiting consumers.
 type side struct {
 	v      *VI
 	q      queue.Work[*Descriptor]
@@ -30,9 +30,9 @@ func (s *side) init(v *VI, cq *CompletionQueue, isRecv bool, limit int) {
 	s.q.OnDone = s.publish
 }
 
-// publish copies a descriptor's result into its status. The caller holds the queue's lock and
-// publishes in posting order. After an error that ends the connection publish flushes every later
-// descriptor, also one that finished before the error was published. [VIA-4.4-5]
+// publish copies a descriptor's result into the status. The caller holds the queue's lock and
+// publishes in posting order. After the error at the end of the connection publish flushes every
+// later descriptor, also a descriptor finished before the error was published. [VIA-4.4-5]
 func (s *side) publish(d *Descriptor) {
 	if s.failed.Load() {
 		d.result = d.result&^StatusErrorMask | StatusFlushed
@@ -61,7 +61,7 @@ func (s *side) completed(n int) {
 	}
 }
 
-// post appends the prepared descriptor d to the queue. d belongs to the NIC until it is reaped.
+// post appends the prepared descriptor d to the queue. d belongs to the NIC until reaped.
 // [VIA-1.2-1]
 func (s *side) post(d *Descriptor) error {
 	if _, err := s.q.Post(d); err != nil {
@@ -120,9 +120,9 @@ func (s *side) notPosted(d *Descriptor, err error) error {
 	return err
 }
 
-// answer converts the result of Reap for the consumer. If d is done, it returns d with the error of
-// its status. Otherwise the error is ErrNotDone, or ErrQueueEmpty or ErrClosed for an empty queue.
-// [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
+// answer converts the result of Reap for the consumer. If d is done, answer returns d with the
+// error of the status. Otherwise the error is ErrNotDone, or ErrQueueEmpty or ErrClosed for an
+// empty queue. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
 func (s *side) answer(d *Descriptor, h queue.Head) (*Descriptor, error) {
 	switch h {
 	case queue.Done:
@@ -133,7 +133,7 @@ func (s *side) answer(d *Descriptor, h queue.Head) (*Descriptor, error) {
 	return nil, ErrNotDone
 }
 
-// reaped returns the descriptor to the consumer, with an error if its status has one. [VIA-4.7-1]
+// reaped returns the descriptor to the consumer, with the error of the status, if any. [VIA-4.7-1]
 func (d *Descriptor) reaped() (*Descriptor, error) {
 	s := d.Status()
 	d.status.Store(uint32(s))
@@ -147,7 +147,7 @@ func (s *side) emptyError() error {
 	return ErrQueueEmpty
 }
 
-// done returns the first descriptor to a consumer that polls. If the descriptor has not completed,
+// done returns the first descriptor to a polling consumer. If the descriptor has not completed,
 // done polls the connection first. [VIA-6.4-8] [VIA-8.3-5]
 func (s *side) done() (*Descriptor, error) {
 	d, h := s.q.Reap()
@@ -159,7 +159,7 @@ func (s *side) done() (*Descriptor, error) {
 }
 
 // doneN stores up to len(buf) completed descriptors in buf and returns their number. If the number
-// is 0, the error is that of done.
+// is 0, the error is done's.
 func (s *side) doneN(buf []*Descriptor) (n int, err error) {
 	for n < len(buf) {
 		d, h := s.q.Reap()
@@ -247,8 +247,8 @@ func (s *side) cancelNotify() {
 	s.mu.Unlock()
 }
 
-// flush completes every outstanding descriptor. started is the status of descriptors that were
-// started: on a broken connection it is a transport error. [VIA 2.3]
+// flush completes every outstanding descriptor. started is the status of the started descriptors:
+// on a broken connection a transport error. [VIA 2.3]
 func (s *side) flush(started Status) {
 	s.completed(s.q.Flush(func(d **Descriptor, wasStarted bool) {
 		bits := StatusFlushed // [VIA-2.3-9]

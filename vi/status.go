@@ -28,7 +28,7 @@ const (
 // Op returns the operation without flags.
 func (c Control) Op() Control { return c & OpMask }
 
-// String returns the names of the operation and its flags.
+// String returns the names of the operation and the flags.
 func (c Control) String() string {
 	s := [...]string{"send/receive", "rdma-write", "rdma-read", "reserved"}[c.Op()]
 	if c&Immediate != 0 {

@@ -30,11 +30,11 @@ func harness(network *memvi.Network) vitest.Harness {
 	}
 }
 
-// TestSuite runs the provider-independent suite with the reference provider, which tests the suite,
-// the provider and package vi.
+// TestSuite runs the provider-independent suite with the reference provider, as a test of the
+// suite, the provider and package vi.
 func TestSuite(t *testing.T) { vitest.Run(t, harness(memvi.New())) }
 
-// TestSuiteLossy runs the suite over a network that loses messages at Unreliable Delivery.
+// TestSuiteLossy runs the suite over a network with lost messages at Unreliable Delivery.
 func TestSuiteLossy(t *testing.T) {
 	network := memvi.New()
 	var n atomic.Uint32

@@ -1,13 +1,13 @@
 package vi
 
-// Traffic has the counters of a VI since its connection was set up.
+// Traffic has the counters of a VI since the connection was set up.
 type Traffic struct {
 	SentMessages, ReceivedMessages uint64 // Sends and RDMAs, each counted when it has completed
 	SentBytes, ReceivedBytes       uint64 // payload
 	ServedReads                    uint64 // RDMA Reads of the peer that this side has answered
 
-	// Credits is the number of messages with a receive descriptor that this side may send now, or
-	// -1 without flow control.
+	// Credits is the number of messages with a receive descriptor the VI may send now, or -1
+	// without flow control.
 	Credits int
 
 	SendPosted, RecvPosted uint64 // descriptors in the queues that were not yet dequeued
@@ -17,9 +17,9 @@ type Traffic struct {
 type counted interface{ Traffic() Traffic }
 
 // Traffic returns the current counters. The counters of an ended connection remain until the VI is
-// connected again. Before the first connection, and with a provider that does not count, all
-// counters except SendPosted and RecvPosted are zero. Credits is -1 without a connection. Traffic
-// never waits for the peer.
+// connected again. Before the first connection, and with a provider without counters, all counters
+// except SendPosted and RecvPosted are zero. Credits is -1 without a connection. Traffic never
+// waits for the peer.
 func (v *VI) Traffic() Traffic {
 	t := Traffic{Credits: -1}
 	if ep := v.conn.Load(); ep != nil {
@@ -45,7 +45,7 @@ func (v *VI) keepTraffic(l Link) {
 	v.carried.Store(&t)
 }
 
-// waiting returns the number of descriptors in the queue that were not dequeued.
+// waiting returns the number of posted descriptors not yet dequeued.
 func (s *side) waiting() uint64 {
 	c := s.q.Counts()
 	return c.Posted - c.Reaped

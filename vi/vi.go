@@ -65,7 +65,7 @@ type VI struct { // [VIA 1]
 }
 
 // CreateVI makes a VI in state Idle. Either work queue may be attached to a completion queue, and
-// both may share one; nil attaches none.
+// both may share a completion queue; nil attaches none.
 //
 // Errors: ErrInvalidParameter, ErrResource, ErrInvalidReliability, ErrInvalidMTU, ErrInvalidPtag,
 // ErrInvalidRDMARead, ErrClosed.
@@ -122,8 +122,8 @@ func (n *NIC) checkAttributes(a *Attributes) error {
 	return nil
 }
 
-// Destroy ends a VI that is Idle and whose queues hold no descriptor, not even a completed one.
-// Destroy also removes the VI's Notify registrations and completion queue entries.
+// Destroy ends an Idle VI with empty queues: not even a completed descriptor may be left. Destroy
+// also removes the VI's Notify registrations and completion queue entries.
 //
 // Errors: ErrInvalidState, ErrResource, ErrClosed.
 func (v *VI) Destroy() error { // [VIA 6.4.3] [VIA-2.2-14]
@@ -144,8 +144,8 @@ func (v *VI) Destroy() error { // [VIA 6.4.3] [VIA-2.2-14]
 func (v *VI) removeLocked() {
 	v.gone = true
 	v.closed.Store(true)
-	// Flush descriptors posted since the connection ended, because nothing would wake a call that
-	// waits for one. A later post checks closed.
+	// Flush descriptors posted since the connection ended, because nothing would wake a call
+	// waiting for one. A later post checks closed.
 	v.send.flush(StatusFlushed)
 	v.recv.flush(StatusFlushed)
 	v.send.cancelNotify() // [VIA-8.3-18]
@@ -172,7 +172,7 @@ func (v *VI) close() {
 	}
 }
 
-// State returns the VI's state at this moment.
+// State returns the VI's current state.
 func (v *VI) State() State { return State(v.state.Load()) }
 
 // PeerDisconnected reports whether a VI is in state Error because its peer disconnected, and not
@@ -233,14 +233,14 @@ func (v *VI) SetUserData(x any) { // [VIA 6.5]
 	v.mu.Unlock()
 }
 
-// UserData returns the value that SetUserData stored last, or nil.
+// UserData returns the value last stored by SetUserData, or nil.
 func (v *VI) UserData() any {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.userData
 }
 
-// setStateLocked is the only place that changes the state. [VIA-8.3-3]
+// setStateLocked alone changes the state. [VIA-8.3-3]
 func (v *VI) setStateLocked(s State) {
 	old := v.State()
 	v.state.Store(uint32(s)) // [VIA-2.2-16]

@@ -40,7 +40,7 @@ func create(t testing.TB, n *vi.NIC, a vi.Attributes) *vi.VI {
 	return v
 }
 
-// connected returns two connected VIs of one network.
+// connected returns two connected VIs of a new network.
 func connected(t testing.TB, a vi.Attributes) (x, y *vi.VI) {
 	t.Helper()
 	network := memvi.New()
@@ -67,7 +67,7 @@ func connect(t testing.TB, x, y *vi.VI) {
 	}
 }
 
-// TestValues checks the values of VIPL, which are compiled into C programs.
+// TestValues checks the values of VIPL. C programs have them compiled in.
 func TestValues(t *testing.T) {
 	type value struct {
 		got  any
@@ -131,7 +131,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestErrorsOfNet checks that errors match those of packages net and os with the same meaning.
+// TestErrorsOfNet checks that errors match the errors of packages net and os with the same meaning.
 func TestErrorsOfNet(t *testing.T) {
 	if !errors.Is(vi.ErrClosed, net.ErrClosed) || !errors.Is(vi.ErrTimeout, os.ErrDeadlineExceeded) {
 		t.Error("errors do not match those of package net and os")
@@ -194,7 +194,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// TestDescriptor checks that a descriptor has control and segments in the form of the architecture.
+// TestDescriptor checks control and segments of a descriptor against the form of the architecture.
 // [VIA-3.1-1]
 func TestDescriptor(t *testing.T) {
 	s := []vi.Segment{{Address: 1, Handle: 2, Length: 3}, {Address: 4, Handle: 5, Length: 6}}
@@ -220,8 +220,8 @@ func TestDescriptor(t *testing.T) {
 	}
 }
 
-// TestLimits checks that the limits are those that the NIC advertises. As many objects as
-// advertised can be created, and another one after one was released. [VIA-8.2-1] [VIA-8.3-2]
+// TestLimits: exactly as many objects can be created as the NIC advertises, and another after a
+// release. [VIA-8.2-1] [VIA-8.3-2]
 func TestLimits(t *testing.T) {
 	network := memvi.New()
 	network.Limits = func(a *vi.NICAttributes) {
@@ -328,7 +328,7 @@ func TestTransportFailure(t *testing.T) {
 	testkit.Eventually(t, "the other side sees it", func() bool { return y.State() == vi.Error })
 }
 
-// TestReadWindow checks that no more RDMA Reads are outstanding than the peer serves. [VIA-4.3-4]
+// TestReadWindow: no more RDMA Reads are outstanding than the peer serves. [VIA-4.3-4]
 func TestReadWindow(t *testing.T) {
 	const window = 3
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery, EnableRDMARead: true, ReadWindow: window})
@@ -359,8 +359,8 @@ func TestReadWindow(t *testing.T) {
 	}
 }
 
-// TestPollers checks that a connected VI can be polled. After a disconnect, the VI has nothing to
-// poll, no link and no peer.
+// TestPollers: a connected VI can be polled. After a disconnect, the VI has nothing to poll, no
+// link and no peer.
 func TestPollers(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
 	if err := y.PostRecv(vi.NewRecv()); err != nil {
@@ -386,8 +386,7 @@ func TestPollers(t *testing.T) {
 	}
 }
 
-// TestErrorWhilePending checks that an error of the VI itself ends an attempt to connect it.
-// [VIA-5.3-3]
+// TestErrorWhilePending: an error of the VI itself ends a connection attempt. [VIA-5.3-3]
 func TestErrorWhilePending(t *testing.T) {
 	network := memvi.New()
 	network.Limits = func(a *vi.NICAttributes) { a.MaxDescriptorsPerQueue = 2 }
@@ -417,7 +416,7 @@ func TestErrorWhilePending(t *testing.T) {
 	}
 }
 
-// TestDoneDoesNotAllocate checks that a poll that finds nothing allocates no memory.
+// TestDoneDoesNotAllocate: a poll without a result allocates no memory.
 func TestDoneDoesNotAllocate(t *testing.T) {
 	network := memvi.New()
 	n := open(t, network, "", nil)
@@ -456,8 +455,8 @@ func TestDoneDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestErrorOrder checks that errors are reported in order and one at a time, even if the handler is
-// slow or sets another handler. [VIA-5.4-2]
+// TestErrorOrder: errors are reported in order and never two at once, even if the handler is slow
+// or sets another handler. [VIA-5.4-2]
 func TestErrorOrder(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	var mu sync.Mutex
@@ -489,8 +488,8 @@ func TestErrorOrder(t *testing.T) {
 	}
 }
 
-// TestErrorsAreBounded uses a handler that never returns. It checks that the number of pending
-// errors is bounded, and that the loss of a connection is still reported.
+// TestErrorsAreBounded uses a handler that never returns. The number of pending errors is bounded,
+// and the loss of a connection is still reported.
 func TestErrorsAreBounded(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -543,8 +542,8 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// TestCloseWaitsForNotify checks that the handlers of a NIC have run when its Close returns,
-// including those of flushed descriptors. [VIA-6.4-1]
+// TestCloseWaitsForNotify: the handlers of a NIC have run when Close returns, including those of
+// flushed descriptors. [VIA-6.4-1]
 func TestCloseWaitsForNotify(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
@@ -609,7 +608,7 @@ func TestCloseConcurrently(t *testing.T) {
 	}
 }
 
-// A holder is a log handler that blocks at the first message that a VI is Idle again.
+// A holder is a log handler. It blocks at the first message of a VI's return to Idle.
 type holder struct {
 	slog.Handler
 	hold       atomic.Bool // set once Handle has blocked
@@ -631,9 +630,8 @@ func (h *holder) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestNoAttemptWhileClosing checks that no attempt to connect begins while a NIC closes. Close
-// would not find the attempt in a VI that it has already visited, and would wait for it forever.
-// [VIA-6.4-1]
+// TestNoAttemptWhileClosing: no attempt to connect begins while a NIC closes. Close would not find
+// the attempt in an already visited VI, and would wait for the attempt forever. [VIA-6.4-1]
 func TestNoAttemptWhileClosing(t *testing.T) {
 	h := &holder{Handler: slog.DiscardHandler, held: make(chan struct{}), free: make(chan struct{})}
 	n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(h)})
@@ -671,8 +669,8 @@ func TestNoAttemptWhileClosing(t *testing.T) {
 	}
 }
 
-// TestStaleEntries covers a completion that is reported a moment after its descriptor was reaped,
-// when the VI is already destroyed. [VIA-4.7-3]
+// TestStaleEntries covers a completion reported a moment after the reap of its descriptor, when the
+// VI is already destroyed. [VIA-4.7-3]
 func TestStaleEntries(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	q, err := n.CreateCQ(4)
@@ -745,7 +743,7 @@ func (d slowDevice) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, rem
 	return l, g, err
 }
 
-// TestCloseWaitsForAttempts checks that Close waits for attempts that it has cancelled. [VIA-6.4-1]
+// TestCloseWaitsForAttempts: Close waits for the attempts it has cancelled. [VIA-6.4-1]
 func TestCloseWaitsForAttempts(t *testing.T) {
 	var ended atomic.Bool
 	n, err := vi.Open(slowProvider{memvi.New(), &ended}, "", nil)
