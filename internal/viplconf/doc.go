@@ -1,5 +1,5 @@
 // Package viplconf resolves the names of NICs in VIPL programs: to a provider, an address and
-// limits. libvipl opens NICs with it, and "viaduct vipl check" shows the result of a name.
+// limits. libvipl opens NICs with viplconf, and "viaduct vipl check" shows the result for a name.
 //
 // A configuration is a text of lines
 //

@@ -12,7 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// These patterns match the names of NICs that programs of 1998 to 2004 use. All but loop end with a
+// These patterns match the names of NICs in programs of 1998 to 2004. All but loop end with a
 // number. [VIA 6.4.1]
 var (
 	numbered = regexp.MustCompile(`^(?i:(?:/dev/)?(?:clanvi|clan|vinic|nic|vi|via|via_eth|via_|vitcp))([0-9]*)$`)
@@ -21,8 +21,8 @@ var (
 	loop     = regexp.MustCompile(`^(?:/[a-z]+/)?via_lo$`) // some programs have /etc instead of /dev
 )
 
-// Find returns the settings of the NIC called name: those of the line with that name, else of the
-// line with *, else VI/TCP on the interface that the name means:
+// Find returns the settings of the NIC called name: the settings of the line with this name, else
+// of the line with *, else VI/TCP on the interface meant by the name:
 //
 //	/dev/via_lo, via_lo, lo    loopback
 //	/dev/via_IF, IF            the interface IF, if there is one
@@ -32,8 +32,9 @@ var (
 //	                           on a host without any, 0 is loopback
 //	fcvi0                      FC-VI on all addresses
 //
-// The error for any other name is [vi.ErrInvalidParameter]. That includes an N beyond the host's
-// interfaces, because programs search for NICs by counting until one fails. [VIA 6.4.1]
+// The error for any other name is [vi.ErrInvalidParameter]. The error also applies to an N beyond
+// the host's interfaces, because programs search for NICs by counting until a name fails.
+// [VIA 6.4.1]
 func (c *Config) Find(name string) (NIC, error) {
 	for _, wanted := range [...]string{name, "*"} {
 		for _, d := range c.NICs {
@@ -85,8 +86,8 @@ func interfaces() (netifs, error) {
 	return ifs, nil
 }
 
-// firstAddress returns the first IPv4 address of an interface, else its first IPv6 address that is
-// not link-local.
+// firstAddress returns the first IPv4 address of an interface, else the first IPv6 address except
+// link-local addresses.
 func firstAddress(i net.Interface) (found netip.Addr) {
 	as, _ := i.Addrs()
 	for _, a := range as {
@@ -105,9 +106,9 @@ func firstAddress(i net.Interface) (found netip.Addr) {
 	return found
 }
 
-// address returns the address a name means. It returns "" for the first interface, because a NIC of
-// that name listens on all addresses of the host. The error is vi.ErrInvalidParameter for a name
-// without meaning, or without an interface.
+// address returns the address a name means. For the first interface, address returns "", because a
+// NIC of such a name listens on all addresses of the host. The error is vi.ErrInvalidParameter for
+// a name without meaning, or without an interface.
 func (ifs netifs) address(name string) (string, error) {
 	if ip, err := netip.ParseAddr(name); err == nil {
 		return ip.Unmap().String(), nil

@@ -21,8 +21,8 @@ import (
 )
 
 // An Opener opens NICs by one configuration. NICs of VI/TCP with the same settings share a provider
-// and its listening addresses. So one process can be client and server, and can open a NIC twice.
-// Methods may be called concurrently.
+// and its listening addresses. So a single process can be client and server, and can open a NIC
+// twice. Methods may be called concurrently.
 type Opener struct {
 	cfg *Config
 	log *slog.Logger // nil: silent
@@ -31,7 +31,7 @@ type Opener struct {
 	vitcp map[vitcpKey]*vitcp.Provider // guarded by mu
 }
 
-// A vitcpKey holds the settings of a provider: NICs with equal keys share one.
+// A vitcpKey holds the settings of a provider: NICs with equal keys share a provider.
 type vitcpKey struct {
 	port       uint16
 	grace      time.Duration
@@ -57,12 +57,12 @@ type Place struct {
 	// address at which the NIC listens.
 	Wait []byte
 
-	// Gather allows sends posted one after the other to be transmitted together.
+	// Gather allows successive sends to be transmitted together.
 	Gather bool
 }
 
 // Open opens the NIC called name. The error matches vi.ErrInvalidParameter if the name is unknown
-// or the provider refuses its settings, and vi.ErrResource if the hosts file cannot be read or an
+// or the provider refuses the settings, and vi.ErrResource if the hosts file cannot be read or an
 // address is in use.
 func (o *Opener) Open(name string) (*vi.NIC, Place, error) {
 	d, err := o.cfg.Find(name)
@@ -95,7 +95,7 @@ func readHosts(file string) ([]byte, error) {
 
 // openVITCP opens a NIC that listens only from the first VipConnectWait or peer-to-peer request on,
 // because a program that only connects needs no port. [V-31] A NIC with port 0 listens at once,
-// because its address must contain the actual port.
+// because the NIC's address must contain the actual port.
 func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 	device, port, listen := d.Address, uint16(0), ""
 	if d.Listen != "" {
@@ -146,11 +146,12 @@ func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, e
 	return p, nil
 }
 
-// openFCVI opens a NIC with a separate fabric, unless it attaches to a daemon. If another NIC or
-// process uses the usual port, the NIC takes a free one, which its address contains.
+// openFCVI opens a NIC with a separate fabric, or attaches the NIC to a daemon. If another NIC or
+// process uses the usual port, the NIC listens at a free port, and the NIC's address contains this
+// port.
 func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 	if d.everywhere() {
-		// Give the NIC an address that other hosts can reach, if there is one.
+		// If possible, give the NIC an address other hosts can reach.
 		if ifs, err := interfaces(); err == nil && len(ifs) > 0 && ifs[0].addr.Is4() {
 			d.Address = ifs[0].addr.String()
 		}
@@ -215,8 +216,8 @@ type device struct {
 func (d device) Attributes() vi.NICAttributes { return d.attrs }
 
 // LookupHost asks the system's resolver if the provider has no name service of its own, since hosts
-// of FC-VI have IP addresses too. The name of an interface of this host resolves to its address.
-// [VIA 6.6]
+// of FC-VI have IP addresses too. The name of an interface of the host resolves to the interface's
+// address. [VIA 6.6]
 func (d device) LookupHost(ctx context.Context, name string) ([][]byte, error) {
 	if i, err := net.InterfaceByName(name); err == nil {
 		if a := firstAddress(*i); a.IsValid() {

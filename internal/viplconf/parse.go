@@ -14,21 +14,22 @@ import (
 	"viaduct/samehost"
 )
 
-// DefaultFile is the configuration file if no other one is named.
+// DefaultFile is the configuration file if no other file is named.
 const DefaultFile = "/etc/viaduct/vipl.conf"
 
-// DefaultHosts is the hosts file of NICs that name none. It may be absent.
+// DefaultHosts is the hosts file of NICs that name no hosts file. The file may be absent.
 const DefaultHosts = "/etc/vip_hosts"
 
-// DefaultTransfer is MaxTransferSize in bytes unless the configuration sets it. It is small because
-// old programs allocate dozens of buffers of that size. [VIA 6.6]
+// DefaultTransfer is MaxTransferSize in bytes unless the configuration sets another size. The
+// default is small, because old programs allocate dozens of buffers of MaxTransferSize bytes.
+// [VIA 6.6]
 const DefaultTransfer = 64 << 10
 
 // A Config holds the parsed lines of a configuration.
 type Config struct {
 	NICs []NIC
 
-	// Log is the lowest level of events that are written to the standard error; nil disables them.
+	// Log is the lowest level of events written to the standard error; nil disables the events.
 	Log *slog.Level
 }
 

@@ -12,7 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// shared returns the host part of an address, and a function that opens a NIC at this address. Each
+// shared returns the host part of an address, and a function to open a NIC at this address. Each
 // NIC has an Opener of its own, as in separate processes.
 func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
 	if runtime.GOOS != "linux" {
@@ -38,8 +38,8 @@ func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
 	}, vi.IPAddress(at, "").Host
 }
 
-// TestSharing checks that several processes of a host, simulated by one Opener each, can wait at
-// one address and port, and that a caller reaches each process by its discriminator.
+// TestSharing: several processes of a host, simulated by an Opener each, can wait at the same
+// address and port, and a caller reaches each process by the discriminator.
 func TestSharing(t *testing.T) {
 	open, host := shared(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -103,8 +103,8 @@ func TestSharing(t *testing.T) {
 	call(third, "x", answer(second, "x"))
 }
 
-// TestSharingPeers checks that any two of several processes at one address can be peers, even with
-// equal discriminators, and so can two VIs of one process.
+// TestSharingPeers: any two of several processes at the same address can be peers, even with equal
+// discriminators, and so can two VIs of a process.
 func TestSharingPeers(t *testing.T) {
 	open, host := shared(t)
 	const processes = 5

@@ -151,7 +151,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestOpen opens a NIC of each provider by its name, and compares its attributes with the
+// TestOpen opens a NIC of each provider by name, and compares the attributes with the
 // configuration.
 func TestOpen(t *testing.T) {
 	hosts := filepath.Join(t.TempDir(), "hosts")
@@ -199,8 +199,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOwnAddress checks that a NIC that listens at all addresses reports an address that other
-// hosts can reach, and that names of interfaces resolve to addresses of the host. [VIA 6.6]
+// TestOwnAddress: a NIC that listens at all addresses reports an address other hosts can reach, and
+// names of interfaces resolve to addresses of the host. [VIA 6.6]
 func TestOwnAddress(t *testing.T) {
 	ifs, err := interfaces()
 	if err != nil {
@@ -237,8 +237,8 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// TestOpen_Twice opens two NICs separately in one process. They must share one port, for waiting and
-// for being called.
+// TestOpen_Twice opens two NICs separately in a single process. The NICs must share a port, for
+// waiting and for being called.
 func TestOpen_Twice(t *testing.T) {
 	c, err := Parse([]byte("* -> vitcp address 127.0.0.1\n"))
 	if err != nil {
