@@ -26,10 +26,10 @@ const maxAnswer = 256 << 20
 // atOnce is the maximum number of processes List asks at the same time.
 const atOnce = 16
 
-// List asks all processes of this user with a status socket in dir, or in RunDir if dir is empty.
-// It returns their answers, sorted by process ID. A process that does not answer within
-// AnswerTimeout has its Problem set. Sockets of dead processes are removed. A missing directory
-// means that there is no process. If ctx ends, List returns the answers so far and the cause.
+// List asks all processes of the user with a status socket in dir, or in RunDir if dir is empty,
+// and returns the answers, sorted by process ID. If a process does not answer within AnswerTimeout,
+// the Problem of the process is set. Sockets of dead processes are removed. With a missing
+// directory, List returns no process. If ctx ends, List returns the answers so far and the cause.
 func List(ctx context.Context, dir string, counters bool) ([]Process, error) {
 	if dir == "" {
 		dir = RunDir()

@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// ErrUnsafe means that a run directory belongs to another user, or that other users can write or
-// read it.
+// ErrUnsafe means that a run directory belongs to another user, or can be written or read by other
+// users.
 var ErrUnsafe = errors.New("status: the run directory is not this user's alone")
 
-// RunDir returns the directory of the sockets of this user's processes: $XDG_RUNTIME_DIR/viaduct,
-// or viaduct-UID in the directory for temporary files.
+// RunDir returns the directory of the sockets of the user's processes: $XDG_RUNTIME_DIR/viaduct, or
+// viaduct-UID in the directory for temporary files.
 func RunDir() string {
 	if d := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) {
 		if st, err := os.Stat(d); err == nil && st.IsDir() {
@@ -27,7 +27,7 @@ func RunDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("viaduct-%d", os.Getuid()))
 }
 
-// makeDir creates dir with access for this user only. If dir exists and others have access, it
+// makeDir creates dir with access for the user only. If dir exists and others have access, makeDir
 // returns ErrUnsafe.
 func makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -52,16 +52,16 @@ func checkDir(dir string) error {
 const suffix = ".sock"
 
 // coming is the suffix of a socket that is bound but does not listen yet. Clients ignore such a
-// socket, because they would mistake it for the socket of a dead process and remove it.
+// socket, because a client removes a socket that does not listen, as the socket of a dead process.
 const coming = ".new"
 
-// binding serializes the creation of sockets in this process, because all of them use the same
-// temporary name.
+// binding serializes the creation of sockets in the process, because all use the same temporary
+// name.
 var binding sync.Mutex
 
-// bind creates a socket in dir and returns its listener and path. The socket gets its final name
-// only when it listens. It replaces an older socket of this name, which belongs to this process or
-// to a dead process with the same ID.
+// bind creates a socket in dir and returns the listener and the path. The socket gets the final
+// name only once it listens, and replaces an older socket of the same name: a socket of this
+// process, or of a dead process with the same ID.
 func bind(dir string) (*net.UnixListener, string, error) {
 	binding.Lock()
 	defer binding.Unlock()
@@ -81,8 +81,8 @@ func bind(dir string) (*net.UnixListener, string, error) {
 	return l, path, nil
 }
 
-// settle renames the new socket to its final name and returns the new path. If another live socket
-// of this process has the name, settle tries the next number, and fails after 100.
+// settle renames the new socket to the final name and returns the new path. If another live socket
+// of the process has the name, settle tries the next number, and fails after 100.
 func settle(pid string) (path string, err error) {
 	if err := os.Chmod(pid+coming, 0o600); err != nil {
 		return "", err

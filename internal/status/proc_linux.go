@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// credentials returns the credentials of the process at the other end, from the moment when it
-// connected or began to listen. It returns false if the kernel does not report them.
+// credentials returns the credentials of the process at the other end, from the moment when the
+// process connected or began to listen. If the kernel reports none, credentials returns false.
 func credentials(c net.Conn) (*unix.Ucred, bool) {
 	rc, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -23,15 +23,16 @@ func credentials(c net.Conn) (*unix.Ucred, bool) {
 	return cred, cerr == nil && err == nil
 }
 
-// allowed reports whether the process at the other end may read the report. Only processes of this
+// allowed reports whether the process at the other end may read the report. Only processes of the
 // user and of root may.
 func allowed(c net.Conn) bool {
 	cred, ok := credentials(c)
 	return ok && (int(cred.Uid) == os.Getuid() || cred.Uid == 0)
 }
 
-// sentBy reports whether the socket at the other end belongs to process pid and to this user. An ID
-// of 0 counts as equal, because the kernel reports it for a process of another PID namespace.
+// sentBy reports whether the socket at the other end belongs to process pid and to this user; root
+// accepts the sockets of all users. An ID of 0 counts as equal, because the kernel reports 0 for a
+// process of another PID namespace.
 func sentBy(c net.Conn, pid int) bool {
 	cred, ok := credentials(c)
 	return ok && (int(cred.Uid) == os.Getuid() || os.Getuid() == 0) && (int(cred.Pid) == pid || cred.Pid == 0)
@@ -42,7 +43,7 @@ func isOurs(st os.FileInfo) bool {
 	return ok && int(s.Uid) == os.Getuid() && st.Mode().Perm()&0o077 == 0
 }
 
-// resident returns the resident memory of this process in bytes, or 0 if it is not known.
+// resident returns the resident memory of this process in bytes, or 0 if unknown.
 func resident() uint64 {
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -53,8 +54,8 @@ func resident() uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// programOf returns the command line of process pid, or "" if it cannot be read. It is for
-// processes that do not answer.
+// programOf returns the command line of process pid, or "" if the command line cannot be read.
+// programOf serves for processes that do not answer.
 func programOf(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.TrimSpace(string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))

@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// A Config describes the process to the clients of its socket.
+// A Config describes the process to the clients of the socket.
 type Config struct {
 	Program string // what the process does; if empty, the name of its executable
 	Version string
 
-	// Dir is the directory of the socket; empty means RunDir. If it does not exist, Listen creates
-	// it with access for this user only.
+	// Dir is the directory of the socket; empty means RunDir. If the directory does not exist,
+	// Listen creates one with access for the user only.
 	Dir string
 }
 
-// A Server sends the report of this process to its clients. Its methods may be called concurrently.
+// A Server sends the report of the process to the clients. The methods may be called concurrently.
 // On a nil Server the methods do nothing, and Status returns a zero Process.
 type Server struct {
 	cfg     Config
@@ -46,7 +46,7 @@ type Source struct {
 	// Report returns the present state; the Server fills in ID and Opened. Report must not wait for
 	// the peer. counters asks for Counters.
 	Report func(counters bool) Conn
-	// Ended reports whether the connection has ended, so that the Server can drop it.
+	// Ended reports whether the connection has ended, so that the Server can drop the connection.
 	Ended func() bool
 }
 
@@ -61,8 +61,8 @@ const (
 	firstSweep   = 64              // number of connections at which Watch first removes ended ones
 )
 
-// Listen creates the status socket of this process. It returns ErrUnsafe if another user could have
-// made the directory, and otherwise the error of the failing system call.
+// Listen creates the status socket of the process. The error is ErrUnsafe if another user could
+// have made the directory, and otherwise the error of the failing system call.
 func Listen(c Config) (*Server, error) {
 	if c.Program == "" {
 		c.Program = filepath.Base(os.Args[0])
@@ -136,7 +136,7 @@ func (s *Server) Watch(c Source) {
 	s.watched[s.last] = &watched{c, time.Now()}
 }
 
-// sweepLocked removes the connections that have ended.
+// sweepLocked removes ended connections.
 func (s *Server) sweepLocked() {
 	for id, w := range s.watched {
 		if w.Ended() {
@@ -145,7 +145,7 @@ func (s *Server) sweepLocked() {
 	}
 }
 
-// Status returns the report that a client would get now.
+// Status returns the report a client would get now.
 func (s *Server) Status(counters bool) Process {
 	if s == nil {
 		return Process{}
@@ -210,7 +210,7 @@ func (s *Server) done(c net.Conn) {
 	c.Close()
 }
 
-// answer reads the request of a client, one byte, and sends the report that the byte selects.
+// answer reads the request of a client, a single byte, and sends the report selected by the byte.
 func (s *Server) answer(c net.Conn) {
 	c.SetDeadline(time.Now().Add(serveTimeout))
 	var what [1]byte

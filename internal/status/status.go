@@ -15,7 +15,7 @@ type Process struct {
 	Conns     []Conn     `json:"connections,omitempty"`
 
 	// Problem is the reason why the other fields are missing: the process did not answer in time,
-	// or its answer was invalid.
+	// or sent an invalid answer.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -38,7 +38,7 @@ type Conn struct {
 	Why  string `json:"why,omitempty"` // why the connection uses TCP or shared memory, as a sentence
 
 	// SharedMemory means that the bytes go through shared memory instead of TCP. Otherwise WhyTCP
-	// is the reason, if it is known.
+	// is the reason, if known.
 	SharedMemory bool   `json:"shared_memory"`
 	WhyTCP       string `json:"why_tcp,omitempty"`
 
@@ -53,7 +53,7 @@ type Conn struct {
 	Queued        uint64 `json:"queued"`                 // requests, or bytes of a stream, that are not yet sent and acknowledged
 	Memory        uint64 `json:"memory_bytes,omitempty"` // bytes of receive buffers
 
-	// Counters have the names of "rdma statistic" where they mean the same. They are present only
-	// if they were asked for.
+	// Counters have the names of "rdma statistic" where the meaning is the same, and are present
+	// only on request.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }

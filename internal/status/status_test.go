@@ -41,8 +41,8 @@ func list(t *testing.T, dir string, counters bool) []status.Process {
 	return ps
 }
 
-// TestStatus checks that a client gets the connections of a process, and finds no process after the
-// Server was closed.
+// TestStatus: a client gets the connections of a process, and finds no process after the Server was
+// closed.
 func TestStatus(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if ps := list(t, dir, true); len(ps) != 0 {
@@ -112,7 +112,7 @@ func TestStatus(t *testing.T) {
 	none.Close()
 }
 
-// private returns a new directory that only this user can access, as a run directory must be.
+// private returns a new directory only the user can access, as required of a run directory.
 func private(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -122,7 +122,7 @@ func private(t *testing.T) string {
 	return dir
 }
 
-// TestForgets checks that the server removes ended connections even if no client ever connects.
+// TestForgets: the server removes ended connections even if no client ever connects.
 func TestForgets(t *testing.T) {
 	s := listen(t, private(t))
 	var asked atomic.Int64
@@ -139,8 +139,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestDirectory checks that Listen refuses a directory that another user could have made, or can
-// enter.
+// TestDirectory: Listen refuses a directory that another user could have made, or can enter.
 func TestDirectory(t *testing.T) {
 	dir := private(t)
 	open := filepath.Join(dir, "open")
@@ -173,8 +172,8 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestComing checks that a socket has its final name only while it listens. A client would mistake
-// a socket that does not listen for the socket of a dead process, and remove it.
+// TestComing: a socket has the final name only while listening, because a client removes a socket
+// that does not listen, as the socket of a dead process.
 func TestComing(t *testing.T) {
 	dir := private(t)
 	for n := range 64 {
@@ -206,8 +205,8 @@ func TestComing(t *testing.T) {
 	}
 }
 
-// TestStrangers checks that List reports a socket only if it belongs to the process in its name.
-// List must remove a socket at which nothing listens.
+// TestStrangers: List reports a socket only if the socket belongs to the process in the socket's
+// name. List must remove a socket without a listener.
 func TestStrangers(t *testing.T) {
 	dir := private(t)
 	at := func(name string) *net.UnixListener {

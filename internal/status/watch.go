@@ -53,7 +53,7 @@ func text(a net.Addr) string {
 
 // WatchConn registers a byte stream until it has ended. The report has all counters of an
 // *sdp.Conn, and the kernel's counters of an *sdp.TCPConn or *net.TCPConn. Other types are ignored,
-// because nothing reports their end.
+// because nothing reports the end of such a connection.
 func (s *Server) WatchConn(c net.Conn, hint ...Hint) {
 	h := hintOf(hint)
 	if s == nil {
@@ -172,8 +172,8 @@ func streamState(q *iwarp.QueuePair) string {
 	return "open"
 }
 
-// WatchVI registers a VI until it is in state Idle: its connection, or the attempt to connect it,
-// has ended. The next report drops a VI that is Idle at the call, even if it is connected later.
+// WatchVI registers a VI until it is in state Idle: the connection, or the attempt to connect, has
+// ended. A VI that is Idle at the call is dropped by the next report, even if connected later.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 	h := hintOf(hint)
 	s.Watch(Source{
@@ -206,7 +206,7 @@ func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 	})
 }
 
-// names maps the names of counters to the names that "rdma statistic" gives to the same counters.
+// names maps the names of counters to the names of the same counters in "rdma statistic".
 var names = map[string]string{
 	"sent_bytes": "tx_bytes", "received_bytes": "rx_bytes",
 	"sent_fpdus": "tx_pkts", "received_fpdus": "rx_pkts",
