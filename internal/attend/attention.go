@@ -12,30 +12,31 @@ import (
 // A Receiver reads the source of an [Attention] and handles the bytes. All methods but Deliver,
 // Ended and Sent are called in the receive role. No method may block.
 type Receiver interface {
-	// Receive reads and handles the bytes that have arrived, without waiting. It ends after a short
-	// read. If all is set, Receive reads until nothing is left, because only one more read after the
-	// last bytes finds the end of the stream. more is true if Receive stopped early to let others run.
-	// polled is true if a consumer made the call. err is the error that ended the stream, or nil.
+	// Receive reads and handles the arrived bytes, without waiting. It ends after a short read. If
+	// all is set, Receive reads until nothing is left, because only another read after the last
+	// bytes finds the end of the stream. more is true if Receive stopped early to let others run.
+	// polled is true if a consumer made the call. err is the cause of the stream's end, or nil.
 	Receive(all, polled bool) (got Got, more bool, err error)
 
-	// Left reports whether the Receiver has read bytes but left them unhandled. No arrival will be
-	// reported for such bytes.
+	// Left reports whether the Receiver has read bytes but left some unhandled. No arrival will be
+	// reported for unhandled bytes.
 	Left() bool
 
-	// Deliver is called after a Receive, without the role. It passes completions to the consumer. It
-	// reports whether unhandled bytes should wait for a consumer that is about to poll.
+	// Deliver is called after a Receive, without the role. Deliver passes completions to the
+	// consumer. keep reports whether unhandled bytes should wait for a consumer that is about to
+	// poll.
 	Deliver() (keep bool)
 
 	// Partial reports whether the last read may have been short because memory was unmapped.
 	Partial() bool
 
-	// Rest releases memory that is not needed during a possibly long wait.
+	// Rest releases memory not needed during a possibly long wait.
 	Rest()
 
 	// Ended is called once, without a role, after a Receive has failed with err.
 	Ended(err error)
 
-	// Sent returns a number that changes with every write of the connection.
+	// Sent returns a number, which changes with every write of the connection.
 	Sent() uint32
 }
 
@@ -45,7 +46,7 @@ type Got struct {
 	Bytes int  // number of bytes that were read from the source
 }
 
-// An Attention is the receive role of one connection, and the state of waiting for arrivals. Call
+// An Attention is the receive role of a connection, and the state of waiting for arrivals. Call
 // Init first; the state is then Unstarted. All methods are safe for concurrent use.
 //
 // Order of locks: the receive role, then the lock of a shared poller.
@@ -66,7 +67,7 @@ type Attention struct {
 	shared registration
 }
 
-// Init sets the source and its Receiver. Call it before any other method.
+// Init sets the source and the Receiver. Call Init before any other method.
 func (a *Attention) Init(src *sock.Socket, r Receiver) {
 	a.src, a.recv = src, r
 	a.resume = make(chan struct{}, 1)
@@ -91,7 +92,7 @@ func (a *Attention) move(e Event) (from State, do Action) {
 	}
 }
 
-// moveFrom applies event e if the state is from. It reports whether it did.
+// moveFrom applies event e and returns true if the state is from, and false otherwise.
 func (a *Attention) moveFrom(from State, e Event) bool {
 	to, _ := next(from, e)
 	perturb.Point()
@@ -101,7 +102,7 @@ func (a *Attention) moveFrom(from State, e Event) bool {
 // Lock locks the receive role. It never waits for the peer. Unlock unlocks the role.
 func (a *Attention) Lock() { a.role.Lock() }
 
-// TryLock locks the receive role if it is free, and reports whether it did.
+// TryLock locks the receive role if it is free, and reports success.
 func (a *Attention) TryLock() bool { return a.role.TryLock() }
 
 // Unlock unlocks the receive role.
@@ -110,13 +111,13 @@ func (a *Attention) Unlock() { a.role.Unlock() }
 // Start begins waiting for arrivals. The caller has the receive role.
 func (a *Attention) Start() { a.begin(Unstarted, Start) }
 
-// Reserve leaves arrivals to a consumer that polls, until that consumer calls Wait. The caller has
-// the receive role.
+// Reserve leaves arrivals to a polling consumer, until the consumer calls Wait. The caller has the
+// receive role.
 func (a *Attention) Reserve() { a.move(Reserve) }
 
 // begin changes the state from Unstarted or Reserved to Shared, or to Dedicated: if there is no
-// shared poller, or if bytes were left, which a goroutine must handle first. The caller has the
-// receive role.
+// shared poller, or if bytes were left for a goroutine to handle first. The caller has the receive
+// role.
 func (a *Attention) begin(from State, e Event) {
 	if !a.recv.Left() && a.register(from, e) {
 		return
@@ -129,7 +130,7 @@ func (a *Attention) begin(from State, e Event) {
 // Poll calls Receive of the Receiver for a consumer, without waiting, and reports whether anything
 // arrived. It returns false at once if another goroutine has the role, before Start or Reserve, and
 // after Close. While a consumer polls, the goroutine of the connection stays away from the source.
-// A consumer that is about to wait calls Wait.
+// Before waiting, a consumer calls Wait.
 func (a *Attention) Poll() bool {
 	a.looks.Add(1)
 	if !a.role.TryLock() {
@@ -147,9 +148,9 @@ func (a *Attention) Poll() bool {
 	return got.Any
 }
 
-// Receive calls Receive of the Receiver for a goroutine that is not a consumer. It waits for the
-// role. It reports whether anything arrived and the stream has not ended. It returns false before
-// Start or Reserve, and after Close.
+// Receive calls Receive of the Receiver for a goroutine other than a consumer. Receive waits for
+// the role, and reports whether anything arrived and the stream has not ended. The result is false
+// before Start or Reserve, and after Close.
 func (a *Attention) Receive() bool {
 	a.role.Lock()
 	if s := a.State(); s == Unstarted || s == Closed {
@@ -161,12 +162,12 @@ func (a *Attention) Receive() bool {
 	return got.Any && err == nil
 }
 
-// Looks returns a number that changes whenever a consumer polls.
+// Looks returns a number, which changes whenever a consumer polls.
 func (a *Attention) Looks() uint32 { return a.looks.Load() }
 
 // release unlocks the role after a Receive by a goroutine other than the attendant, and calls
-// Deliver. If the stream has ended with err, it calls Ended. If bytes were left, it makes an
-// attendant read.
+// Deliver. If the stream has ended with err, release calls Ended. If bytes were left, release makes
+// an attendant read.
 func (a *Attention) release(err error) {
 	left := err == nil && a.recv.Left()
 	ended := a.end(err)
@@ -184,7 +185,7 @@ func (a *Attention) release(err error) {
 	}
 }
 
-// end unlocks the role after a Receive. If the stream has ended with err, it also moves to the
+// end unlocks the role after a Receive. If the stream has ended with err, end also moves to the
 // state Closed and reports true: the caller must call Ended then.
 func (a *Attention) end(err error) bool {
 	ended := err != nil && a.State() != Closed
@@ -198,10 +199,10 @@ func (a *Attention) end(err error) bool {
 	return ended
 }
 
-// Wait announces that a consumer stops polling, so that another goroutine receives from now on.
+// Wait announces the end of a consumer's polling, so that another goroutine receives from now on.
 func (a *Attention) Wait() {
-	// Set waited first: a goroutine that steps aside because the consumer was polling then finds by
-	// looked that the consumer has stopped, or is resumed below.
+	// Set waited first: a goroutine stepping aside for the polling consumer then finds by looked
+	// that the consumer has stopped, or is resumed below.
 	a.waited.Store(true)
 	if a.State() == Reserved && a.endReservation() {
 		return
@@ -212,7 +213,7 @@ func (a *Attention) Wait() {
 }
 
 // endReservation ends the state Reserved. It returns false if another consumer's Wait has ended the
-// state since the caller saw Reserved: a second registration of the source would end the first one.
+// state since the caller saw Reserved: a second registration of the source would end the first.
 func (a *Attention) endReservation() bool {
 	a.role.Lock()
 	defer a.role.Unlock()
@@ -230,10 +231,10 @@ func (a *Attention) wakeGoroutine() {
 	}
 }
 
-// looked reports whether a consumer polls the source, so that arrivals are left to that consumer.
-// It returns false if nobody has polled since the polls recorded in seen. It also returns false if
+// looked reports whether a consumer polls the source, so that arrivals are left to the consumer. It
+// returns false if nobody has polled since the polls recorded in seen. It also returns false if
 // Wait was called since the last call of looked, and then records all polls so far in seen, because
-// a consumer polls once more after its Wait to find earlier arrivals.
+// a consumer polls once more after Wait to find earlier arrivals.
 func (a *Attention) looked() bool {
 	looks := a.looks.Load()
 	if looks == a.seen.Load() {
@@ -258,7 +259,7 @@ func (a *Attention) Close(closed func()) {
 	a.wakeGoroutine()
 }
 
-// Join waits until no goroutine of the attention runs any more. Call it after Close and after the
+// Join waits until no goroutine of the attention runs any more. Call Join after Close and after the
 // source was closed.
 func (a *Attention) Join() { a.wg.Wait() }
 

@@ -11,9 +11,8 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// dedicate removes the source from its shared poller, if it is in one, and starts the goroutine of
-// the connection. The goroutine first reads until nothing is left, so no report of the poller is
-// lost.
+// dedicate removes the source from the shared poller, if any, and starts the goroutine of the
+// connection. The goroutine first reads until nothing is left, so no report of the poller is lost.
 func (a *Attention) dedicate() {
 	a.deregister()
 	Go(true, func() {
@@ -32,7 +31,7 @@ func (a *Attention) dedicate() {
 	})
 }
 
-// An attendant is a goroutine that receives for one connection.
+// An attendant is a goroutine receiving for a connection.
 type attendant struct {
 	a     *Attention
 	after then
@@ -42,7 +41,7 @@ type attendant struct {
 	timer *time.Timer
 }
 
-// then is the next action of the attendant after it has left the source.
+// then is the next action of the attendant after leaving the source.
 type then uint8
 
 const (
@@ -87,8 +86,8 @@ func (d *attendant) run() {
 	}
 }
 
-// open makes the source ready for Sleep. While the process has no free descriptor for that, it
-// reads the source every millisecond. It returns false if the stream has ended meanwhile.
+// open makes the source ready for Sleep. While the process has no free descriptor, open reads the
+// source every millisecond. open returns false if the stream has ended meanwhile.
 func (d *attendant) open() bool {
 	for a := d.a; !a.src.OpenArrivals(); {
 		time.Sleep(quietTime)
@@ -106,7 +105,7 @@ func (d *attendant) open() bool {
 	return true
 }
 
-// ready is the function that Sleep calls when the attendant comes to the source, and after each
+// ready is the function called by Sleep when the attendant comes to the source, and after each
 // report. It returns true if the attendant must leave the source; after is then the next action.
 func (d *attendant) ready(uintptr) bool {
 	a := d.a
@@ -124,8 +123,8 @@ func (d *attendant) ready(uintptr) bool {
 		d.contended(false)
 		return true
 	case d.mod.on:
-		// Nothing that arrived during the pause was reported. If no other pause follows, the next
-		// turn calls Arm and reads once more.
+		// No arrival during the pause was reported. If no other pause follows, the next turn calls
+		// Arm and reads once more.
 		got, _, err := a.recv.Receive(false, false)
 		if got.Any {
 			a.idle.list(a, false)
@@ -183,15 +182,14 @@ const (
 )
 
 // pollTime is the time an attendant polls a source before it sleeps there. A sleep costs both ends
-// a system call and the wake-up of a thread, which together take as long as copying hundreds of
-// kilobytes.
+// a system call and the wake-up of a thread, together as long as a copy of hundreds of kilobytes.
 const pollTime = 30 * time.Microsecond
 
-// polling is the back-off rule of poll. A connection on which requests are rare is not polled.
+// polling is the back-off rule of poll. A connection with rare requests is not polled.
 var polling = budget.Rule{Grace: 2, Max: 63}
 
-// poll polls the source for pollTime, if that needs no system call. The caller has the receive role
-// before and after the call.
+// poll polls the source for pollTime, if polling needs no system call. The caller has the receive
+// role before and after the call.
 func (d *attendant) poll() int {
 	a := d.a
 	if processors.Load() == 1 || !a.src.Polls() || !d.polls.Worth() {
@@ -224,8 +222,8 @@ func (d *attendant) poll() int {
 // pollsPerClock is the number of polls between two readings of the clock.
 const pollsPerClock = 16
 
-// leave unlocks the receive role after a Receive. It returns true if bytes were left, so that the
-// attendant must leave the source: to step aside for a consumer, or to receive them at once.
+// leave unlocks the receive role after a Receive. It returns true if bytes were left and the
+// attendant must leave the source: to step aside for a consumer, or to receive the bytes at once.
 func (d *attendant) leave(err error) bool {
 	a := d.a
 	if err != nil || a.State() == Closed {

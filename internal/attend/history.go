@@ -15,9 +15,9 @@ type history struct {
 var recent history
 
 // others records a wait in ws, and returns approximately how many other Waiters have sleeping
-// goroutines. It counts only the Waiters of the last 16 waits, because a wait that began long ago
-// belongs to an idle connection. The result is at most the number of parked goroutines, because
-// some of those waits may be over.
+// goroutines. others counts only the Waiters of the last 16 waits, because an older wait belongs to
+// an idle connection. The result is at most the number of parked goroutines, because some of the 16
+// waits may be over.
 func (h *history) others(ws *Waiters) int {
 	id := ws.id.Load()
 	if id == 0 {

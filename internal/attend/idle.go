@@ -10,7 +10,8 @@ import (
 // An attendant costs a stack, and a descriptor to sleep at. It retires after idleSweeps sweeps with
 // few arrivals.
 const (
-	// sweepEvery is the time between two sweeps, which check how many arrivals there were.
+	// sweepEvery is the time between two sweeps. A sweep checks the number of arrivals since the
+	// last.
 	sweepEvery = 100 * time.Millisecond
 
 	// few is the largest number of arrivals between two sweeps for which a connection needs no
@@ -18,16 +19,16 @@ const (
 	few = 16
 
 	// idleSweeps is the number of consecutive sweeps with few arrivals after which the attendant
-	// retires. An arrival that a consumer reads counts as more than few: starting and ending
-	// attendants allocates, which a consumer that waits for one message after the other should not pay
-	// each time.
+	// retires. An arrival read by a consumer counts as more than few: starting and ending
+	// attendants allocates, and a consumer waiting for single messages should not pay for an
+	// allocation each time.
 	idleSweeps = 5
 )
 
 // An idleness counts the arrivals of a connection for the sweep.
 type idleness struct {
-	// Incremented by one for each arrival that the attendant or a poller has read, and by few+1 for an
-	// arrival that a consumer has read.
+	// Incremented by 1 for each arrival read by the attendant or a poller, and by few+1 for an
+	// arrival read by a consumer.
 	arrivals atomic.Uint32
 	swept    atomic.Uint32 // value of arrivals at the last sweep
 	sweeps   uint8         // consecutive sweeps that found few arrivals; used by the sweep only
@@ -48,14 +49,14 @@ func (i *idleness) list(a *Attention, begins bool) {
 	}
 }
 
-// busy counts an arrival that a consumer read.
+// busy counts an arrival read by a consumer.
 func (i *idleness) busy() {
 	if n := i.arrivals.Load(); n-i.swept.Load() <= few {
 		i.arrivals.Add(few + 1)
 	}
 }
 
-// A sweeper holds the connections that have an attendant.
+// A sweeper holds the connections with an attendant.
 type sweeper struct {
 	mu    perturb.Mutex
 	list  []*Attention // guarded by mu
@@ -106,9 +107,9 @@ func (w *sweeper) round() {
 	w.list = append(busy, w.list...)
 }
 
-// rest makes the attendant retire if the connection is idle. It returns false if the connection
-// must be swept again, and true for a closed connection. It does not lock the receive role, because
-// a goroutine that found the role locked would take rest for a polling consumer.
+// rest makes the attendant retire if the connection is idle. rest returns false if the connection
+// must be swept again, and true for a closed connection. rest does not lock the receive role,
+// because a goroutine that found the role locked would take rest for a polling consumer.
 func (a *Attention) rest() bool {
 	i := &a.idle
 	if a.State() == Closed {

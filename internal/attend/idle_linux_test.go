@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestSweep checks that a connection stays on the sweep's list until few arrivals have come for
-// idleSweeps sweeps, or until it is closed.
+// TestSweep: a connection stays on the sweep's list until few arrivals have come for idleSweeps
+// sweeps, or until it is closed.
 func TestSweep(t *testing.T) {
 	w := &sweeper{timed: true} // the sweeper has no timer
 	sweep := func(want ...*Attention) {

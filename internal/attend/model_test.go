@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// This file explores every interleaving of a small model of an Attention: a peer that sends and
-// closes, two consumers, the attendant, a shared poller, the sweep, and the timer of one
+// The model test explores every interleaving of a small model of an Attention: a peer that sends
+// and closes, two consumers, the attendant, a shared poller, the sweep, and the timer of one
 // millisecond. Each step of an actor is one access to state shared by the actors, in the order of
 // the code, and the transition function of the package changes the state. A world is a combination
 // of all states. A wake-up is lost if the model can reach a world from which no steps lead to a
@@ -179,7 +179,8 @@ func (x *explorer) moveFrom(w *world, from State, e Event) bool {
 	return true
 }
 
-// dedicate starts the attendant. It panics if there is one, because two would sleep at one source.
+// dedicate starts the attendant. It panics if there is an attendant, because two would sleep at the
+// same source.
 func (w *world) dedicate() {
 	w.registered, w.reported = false, false
 	if w.att != aNone {
@@ -506,9 +507,8 @@ func (x *explorer) consumer(w world, i int, add func(string, func(*world))) {
 	}
 }
 
-// explore returns the number of worlds that can be reached from start. If there is one from which
-// arrived bytes can never be read, it also returns the steps to the first such world, and the
-// reason.
+// explore returns the number of reachable worlds from start. If arrived bytes can never be read in
+// some world, trace has the steps to the first such world, and why the reason.
 func (x *explorer) explore(start world) (worlds int, trace []string, why string) {
 	var (
 		all              = []world{start}
@@ -575,8 +575,8 @@ func (x *explorer) trySuccessors(w world) (out []change, err string) {
 }
 
 // starts returns the worlds after Start, with a shared poller and with an attendant. In each world
-// the future has two arrivals, or one arrival and the end of the stream, or one arrival and a
-// sweep, or one arrival that is read in two parts.
+// the future has two arrivals, or an arrival and the end of the stream, or an arrival and a sweep,
+// or an arrival read in two parts.
 func starts() (all []world) {
 	for _, w := range []world{{sends: 2}, {sends: 1, closes: 1}, {sends: 1, sweeps: 1}, {sends: 1, keeps: 1}} {
 		shared, dedicated := w, w
@@ -587,8 +587,8 @@ func starts() (all []world) {
 	return all
 }
 
-// TestNoWakeUpIsLost checks that no wake-up is lost, whatever happens between any two steps of two
-// consumers, the attendant, a shared poller, the sweep, the timer, arrivals and the end.
+// TestNoWakeUpIsLost: no wake-up is lost, whatever happens between any two steps of two consumers,
+// the attendant, a shared poller, the sweep, the timer, arrivals and the end.
 func TestNoWakeUpIsLost(t *testing.T) {
 	if underRace {
 		t.Skip("SKIPPED under the race detector: the model has one goroutine, and would take minutes")

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestPacer checks that arrivals accumulate only if they are close together and short, if nothing
-// is sent meanwhile, and if as many bytes arrive during pauses as before.
+// TestPacer: arrivals accumulate only if they are close together and short, if nothing is sent
+// meanwhile, and if as many bytes arrive during pauses as before.
 func TestPacer(t *testing.T) {
 	const gap = streamGap / 4
 	start := time.Now()

@@ -4,7 +4,7 @@ package attend
 
 import "time"
 
-// CanNap reports whether Nap sleeps on this system.
+// CanNap reports whether Nap can sleep.
 const CanNap = false
 
 // Nap does nothing on this system.

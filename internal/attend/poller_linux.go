@@ -11,17 +11,18 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A sharedPoller waits for the arrivals of many connections: one epoll instance has their sources,
-// and one goroutine receives for all of them. So an idle connection needs neither a goroutine nor a
-// second descriptor.
+// A sharedPoller waits for the arrivals of many connections: a single epoll instance has all
+// sources, and a single goroutine receives for all connections. So an idle connection needs neither
+// a goroutine nor a second descriptor.
 //
 // A source is reported when it is registered, if bytes are there, and then once per arrival. So the
-// goroutine that handles a report must not leave bytes unread without a later report. It has three
+// goroutine handling a report must not leave bytes unread without a later report. There are three
 // possibilities:
-//   - It reads until a read is short; later arrivals are reported again.
-//   - If the source needs a request for each report (shared memory), it makes the request and then
-//     reads until nothing is left.
-//   - It starts an attendant for the connection, which first reads until nothing is left.
+//   - The goroutine reads until a read is short; later arrivals are reported again.
+//   - If the source needs a request for each report (shared memory), the goroutine makes the
+//     request and then reads until nothing is left.
+//   - The goroutine starts an attendant for the connection. The attendant first reads until nothing
+//     is left.
 type sharedPoller struct {
 	mu perturb.Mutex
 
@@ -50,11 +51,12 @@ type slot struct {
 	generation uint32
 }
 
-// A registration records the shared poller of a connection, and how close its arrivals are.
+// A registration records the shared poller of a connection, and how close together the arrivals
+// are.
 type registration struct {
 	poller atomic.Pointer[sharedPoller] // poller where it is registered, or nil
 	slot   uint32                       // guarded by poller.mu
-	// Number of consecutive arrivals that were close together; receive role.
+	// Number of consecutive arrivals close together; receive role.
 	closely uint32
 	last    time.Time // time of the last report; receive role
 }
@@ -63,15 +65,15 @@ const (
 	// maxReports is the largest number of reports read from the kernel at a time.
 	maxReports = 64
 
-	// overdue is the time the goroutine of a poller may spend on one connection before another
+	// overdue is the time the goroutine of a poller may spend on a connection before another
 	// goroutine takes over the other connections. The methods of a protocol must not block, but a
-	// callback of its consumer may.
+	// callback of the consumer may.
 	overdue = 20 * time.Millisecond
 
 	// If several connections had crowd bytes or more in one round, the poller pauses for gatherTime
-	// before the next round. More bytes of each connection have arrived then, for example the end of a
-	// message that is a little longer than a packet, and reading does not compete with the peers that
-	// are about to send. Timer slack makes the pause some 50 us longer.
+	// before the next round. More bytes of each connection have arrived then, for example the end
+	// of a message a little longer than a packet, and reading does not compete with peers about to
+	// send. Timer slack makes the pause some 50 us longer.
 	crowd      = 64 << 10
 	gatherTime = 100 * time.Microsecond
 
@@ -91,17 +93,17 @@ var (
 )
 
 // register registers the source with a shared poller and applies e, which changes the state from
-// from to Shared. It returns false, without a change, if there can be no poller or the state is no
-// longer from. Bytes that have already arrived are reported. The caller has the receive role, and
-// nobody else waits for the source.
+// from to Shared. The result is false, without a change, if there can be no poller or the state is
+// no longer from. Bytes already there are reported. The caller has the receive role, and nobody
+// else waits for the source.
 func (a *Attention) register(from State, e Event) bool {
 	a.recv.Rest()
 	n := min((runtime.GOMAXPROCS(0)+1)/2, len(pollers))
 	return pollers[int(nextPoller.Add(1))%n].add(a, from, e)
 }
 
-// add registers a. It changes the state under the lock, so that a goroutine that finds the new
-// state also finds the registration. It returns false, without a change, if the registration fails.
+// add registers a, and changes the state under the lock, so that a goroutine seeing the new state
+// also sees the registration. It returns false, without a change, if the registration fails.
 func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +122,8 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 		return false
 	}
 	if a.src.Ask() {
-		// Earlier arrivals are not reported, so add fails if there are any. An attendant then reads them.
+		// Earlier arrivals are not reported, so add fails in case of earlier arrivals. An attendant
+		// then reads the bytes.
 		if _, err := a.src.Readable(); err != sock.ErrWouldBlock {
 			sock.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, a.src.FD(), nil)
 			p.closeSoonLocked()
@@ -138,7 +141,7 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 	return true
 }
 
-// deregister removes the source from its poller, if it is in one. The source must be open.
+// deregister removes the source from the shared poller, if any. The source must be open.
 func (a *Attention) deregister() {
 	p := a.shared.poller.Load()
 	if p == nil {
@@ -180,8 +183,8 @@ func (p *sharedPoller) openLocked() bool {
 	return true
 }
 
-// closeSoonLocked starts a timer that closes the poller unless a connection registers meanwhile. It
-// does nothing while there are connections.
+// closeSoonLocked starts a timer that closes the poller unless a connection registers meanwhile.
+// closeSoonLocked does nothing while there are connections.
 func (p *sharedPoller) closeSoonLocked() {
 	if p.closing || !p.emptyLocked() {
 		return
@@ -203,8 +206,8 @@ func (p *sharedPoller) closeSoonLocked() {
 // gathers counts the pauses after rounds.
 var gathers atomic.Uint32
 
-// run is the main function of the poller's goroutine. It sleeps at a Watch, which reports only once
-// per request, so that arrivals cause no wake-up while the goroutine is awake.
+// run is the main function of the poller's goroutine. The goroutine sleeps at a Watch, which
+// reports only once per request, so that arrivals cause no wake-up while the goroutine is awake.
 func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 	now := time.Now()
 	// Created once, because each creation allocates.
@@ -230,9 +233,9 @@ func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 	}
 }
 
-// next returns a connection with a report and its events, or nil if there is none. ok is false if
-// another goroutine has taken over or the poller is closed. next sets now to the time when reports
-// were last read.
+// next returns a connection with a report, and the events, or nil without any report. ok is false
+// if another goroutine has taken over or the poller is closed. next sets now to the time when
+// reports were last read.
 func (p *sharedPoller) next(generation uint32, now *time.Time) (a *Attention, events uint32, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,8 +275,8 @@ func (p *sharedPoller) watchLocked() {
 	}
 }
 
-// look is the watchdog: if the same report is still being served, it starts another goroutine. The
-// old goroutine finds a new generation when it returns, and ends.
+// look is the watchdog: if the same report is still being served, look starts another goroutine.
+// The old goroutine later finds a new generation, and ends.
 func (p *sharedPoller) look() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestSlotTaken checks that a report is not used for another connection that has the slot by now.
+// TestSlotTaken: a report is not used for another connection that has the slot by now.
 func TestSlotTaken(t *testing.T) {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {

@@ -2,7 +2,7 @@
 
 package attend
 
-// A registration is empty, because there is no shared poller on this system.
+// A registration is empty, because there is no shared poller here.
 type registration struct{ closely uint32 }
 
 func (a *Attention) register(State, Event) bool { return false }

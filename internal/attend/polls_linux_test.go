@@ -9,9 +9,9 @@ import (
 	"viaduct/samehost"
 )
 
-// TestAttendantPolls checks that an attendant polls shared memory for a moment before it sleeps
-// there, or until bytes arrive. It must poll neither a socket nor on one processor, and must seldom
-// poll if polling has no result.
+// TestAttendantPolls: an attendant polls shared memory for a moment before it sleeps there, or
+// until bytes arrive. It must poll neither a socket nor on one processor, and must seldom poll if
+// polling has no result.
 func TestAttendantPolls(t *testing.T) {
 	defer AssumeProcessors(2)()
 	nl, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,32 +9,32 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Sleeper lets a goroutine that waits for an answer sleep at the sockets themselves, in one
+// A Sleeper lets a goroutine sleep at the sockets themselves until an answer arrives, in a single
 // system call. Sleeping through the runtime costs a read of the socket before the sleep, a switch
 // of goroutines, and the runtime's own poll of all descriptors.
 //
 // The sleep occupies a thread, and also the processor until the runtime takes the processor away.
 // With only one processor, no other goroutine of the program runs meanwhile, and the runtime does
-// not check other sockets and timers. So sleeps are short, and only a few goroutines sleep in this
-// way at a time; see TakeSleeper. A goroutine without a Sleeper sleeps through the runtime, and
-// every other goroutine does so now and then.
+// not check other sockets and timers. So sleeps are short, and only a few goroutines use a Sleeper
+// at a time; see TakeSleeper. A goroutine without a Sleeper sleeps through the runtime, and every
+// other goroutine does so now and then.
 //
 // No wake-up is lost. A Sleeper is asleep from TakeSleeper or Again until Sleep returns. Wake has
-// no effect unless the Sleeper is asleep; then it fires a timer for which Sleep waits besides the
-// sockets. The goroutine checks its condition between Again and Sleep: the check finds an earlier
-// event, and a later event finds the Sleeper asleep. From Again until the end of Sleep only Wake
-// sets the timer, so the timer stays fired until Sleep has seen it. Sockets are polled for
-// readiness, not for changes, so bytes that arrived before Sleep end it at once.
+// no effect unless the Sleeper is asleep; then Wake fires a timer, and Sleep waits for the timer
+// besides the sockets. The goroutine checks its condition between Again and Sleep: the check finds
+// an earlier event, and a later event finds the Sleeper asleep. From Again until the end of Sleep
+// only Wake sets the timer, so the timer stays fired until Sleep has seen it. Sockets are polled
+// for readiness, not for changes, so earlier bytes end Sleep at once.
 //
-// Nothing reports the close of a socket to a goroutine that sleeps at the socket. So WakeAll must
-// be called before a socket is closed, and after the last SleepAt for it. Otherwise the socket's
+// Nothing reports the close of a socket to a goroutine asleep there. So WakeAll must be called
+// before a socket is closed, and after the last SleepAt for the socket. Otherwise the socket's
 // number may belong to another file when the system call begins. The call then returns at once, and
 // has only polled the other file.
 //
 // A late Wake may end a later sleep of another goroutine, so each goroutine checks its condition
 // after a sleep. The timer ends every sleep within a Period.
 //
-// Wake is safe for concurrent use. The other methods are for the goroutine that took the Sleeper.
+// Wake is safe for concurrent use. The other methods are for the taker of the Sleeper.
 type Sleeper struct {
 	taken  atomic.Bool
 	state  atomic.Uint32
@@ -45,13 +45,13 @@ type Sleeper struct {
 }
 
 const (
-	// Period is the longest time of one sleep.
+	// Period is the longest time of a sleep.
 	Period = time.Millisecond
 
-	// MaxSockets is the largest number of sockets of one Sleeper.
+	// MaxSockets is the largest number of sockets of a Sleeper.
 	MaxSockets = 8
 
-	// maxSleepers is the number of Sleepers. Each one occupies a thread.
+	// maxSleepers is the number of Sleepers. Each occupies a thread.
 	maxSleepers = 4
 )
 
@@ -79,29 +79,29 @@ var (
 	// earlier tests read.
 	processors atomic.Int32
 
-	// parked is the number of goroutines that wait through the runtime.
+	// parked is the number of goroutines waiting through the runtime.
 	parked atomic.Int32
 
 	period = Period // a variable, because tests change it
 
 	born = time.Now()
 
-	// sleeps is the budget for sleeping at sockets, and slept its back-off.
+	// sleeps is the budget for sleeping at sockets, and slept the back-off.
 	sleeps budget.Budget
 	slept  = budget.Rule{Max: 1<<10 - 1}
 )
 
 func init() { processors.Store(int32(runtime.GOMAXPROCS(0))) }
 
-// Park records that the caller is going to sleep through the runtime, for a message or its result.
-// Unpark records that it is awake again.
+// Park records the start of a sleep through the runtime, for a message or a result. Unpark records
+// the end of the sleep.
 func Park()   { parked.Add(1) }
 func Unpark() { parked.Add(-1) }
 
-// TakeSleeper returns a Sleeper, asleep and without sockets. It returns nil if the system has none,
-// if too many are taken, or if the last sleeps were useless. It also returns nil once after a
-// useful period (see rested). On a single processor, which a Sleeper occupies, it returns nil while
-// another goroutine waits.
+// TakeSleeper returns a Sleeper, asleep and without sockets. The result is nil if the system has
+// none, if too many are taken, if the last sleeps were useless, and once after a useful period (see
+// rested). On a single processor, which a Sleeper occupies, the result is also nil while another
+// goroutine waits.
 func TakeSleeper() *Sleeper {
 	if !sleeps.Worth() {
 		return nil
@@ -130,7 +130,7 @@ func TakeSleeper() *Sleeper {
 	return nil
 }
 
-// rested reports whether the Sleeper may be used. If its timer has expired while nobody slept, a
+// rested reports whether the Sleeper may be used. If the timer has expired while nobody slept, a
 // goroutine that has just slept must sleep through the runtime once, as after Paused: rested then
 // returns false once.
 func (s *Sleeper) rested() bool {
@@ -145,8 +145,8 @@ func (s *Sleeper) rested() bool {
 	return true
 }
 
-// SleepAt adds the source to the sources that wake z. It returns false if there is no room, or if
-// the stream has ended. If the source needs a request for each report, SleepAt also receives
+// SleepAt adds the source to the sources that wake z. The result is false if there is no room, or
+// if the stream has ended. If the source needs a request for each report, SleepAt also receives
 // earlier arrivals. The caller has the receive role, which SleepAt unlocks. The source must be
 // open.
 func (a *Attention) SleepAt(z *Sleeper) bool {
@@ -183,7 +183,7 @@ func (s *Sleeper) Again() {
 	s.state.Store(asleep) // from here on only Wake sets the timer
 }
 
-// Wake ends the current or imminent sleep. There is no effect on a Sleeper that is awake.
+// Wake ends the current or imminent sleep. There is no effect on an awake Sleeper.
 func (s *Sleeper) Wake() {
 	if s.state.Load() == asleep && s.state.CompareAndSwap(asleep, woken) {
 		perturb.Point()
@@ -198,8 +198,8 @@ func WakeAll() {
 	}
 }
 
-// Sleep waits for one of the sockets or for Wake, at most a Period. The Sleeper is awake when it
-// returns.
+// Sleep waits for any of the sockets or for Wake, at most a Period. The Sleeper is awake
+// afterwards.
 func (s *Sleeper) Sleep() Outcome {
 	perturb.Point()
 	o, fired := s.wait()

@@ -6,16 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files are the descriptors a Sleeper waits for: its timer, which stays open, and sockets. The
-// timer continues from one sleep to the next, because setting it costs more than all other work of
-// a short sleep.
+// files are the descriptors a Sleeper waits for: a timer, which stays open, and sockets. The timer
+// continues from sleep to sleep, because setting a timer costs more than all other work of a short
+// sleep.
 type files struct {
 	opened bool
 	n      int
 	fds    [1 + MaxSockets]unix.PollFd
 }
 
-// open creates the timer if there is none. It returns false if that fails.
+// open creates the timer if there is none. It returns false on failure.
 func (f *files) open() bool {
 	if f.opened {
 		return true

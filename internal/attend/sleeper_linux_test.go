@@ -38,7 +38,7 @@ func begin(t *testing.T, n int, d time.Duration) {
 	})
 }
 
-// maxPassed is the largest number of occasions that are skipped.
+// maxPassed is the largest number of skipped occasions.
 const maxPassed = 1<<10 - 1
 
 const forever = 10 * time.Minute // longer than a test may take
@@ -53,7 +53,7 @@ func take(t *testing.T) *Sleeper {
 	return s
 }
 
-// pipe returns a descriptor to sleep at, and a descriptor that makes the first one readable.
+// pipe returns r, to sleep at, and w, for making r readable.
 func pipe(t *testing.T) (r, w int) {
 	t.Helper()
 	var p [2]int
@@ -64,8 +64,8 @@ func pipe(t *testing.T) (r, w int) {
 	return p[0], p[1]
 }
 
-// TestEnds checks that a sleep is ended by bytes or a Wake, before or during the sleep. A Wake of a
-// Sleeper that is awake must have no effect.
+// TestEnds: a sleep is ended by bytes or a Wake, before or during the sleep. A Wake of an awake
+// Sleeper must have no effect.
 func TestEnds(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)
@@ -106,8 +106,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestNoneIsLost checks that no wake-up is lost, whenever it happens. Every round needs a wake-up,
-// because no sleep ends by itself.
+// TestNoneIsLost: no wake-up is lost, whenever it happens. Every round needs a wake-up, because no
+// sleep ends by itself.
 func TestNoneIsLost(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)
@@ -154,8 +154,8 @@ func TestNoneIsLost(t *testing.T) {
 	wg.Wait()
 }
 
-// TestInVain checks that a sleep ends by itself, that more and more occasions to sleep are skipped
-// after useless sleeps, and fewer after a useful one.
+// TestInVain: a sleep ends by itself, more and more occasions to sleep are skipped after useless
+// sleeps, and fewer after a useful one.
 func TestInVain(t *testing.T) {
 	begin(t, 2, 100*time.Microsecond)
 	r, w := pipe(t)
@@ -243,8 +243,8 @@ func TestOneProcessor(t *testing.T) {
 	}
 }
 
-// TestLimits checks that the number of Sleepers in use leaves one processor to others and is at
-// most four, and that each Sleeper takes a few sockets only.
+// TestLimits: the number of Sleepers in use leaves one processor to others and is at most four, and
+// each Sleeper takes a few sockets only.
 func TestLimits(t *testing.T) {
 	r, _ := pipe(t)
 	for _, x := range []struct{ processors, dozers int }{{1, 1}, {2, 1}, {4, 3}, {64, maxSleepers}} {
@@ -267,8 +267,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestClosed checks that a socket that is closed, or whose number belongs to another file, does no
-// harm.
+// TestClosed: a socket that is closed, or whose number belongs to another file, does no harm.
 func TestClosed(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)

@@ -13,7 +13,7 @@ package attend
 //	    +----------------------------------------------------+
 //	                               Left
 //
-// Close leads from every state to Closed, which is final. arrows lists the transitions of this
+// Close leads from every state to Closed, which is final. arrows lists the transitions of the
 // figure; the full matrix is in testdata/matrix.golden.
 type State uint32
 
@@ -21,15 +21,15 @@ const (
 	// Unstarted: nobody may read so far.
 	Unstarted State = iota
 
-	// Reserved: the consumer that started the connection reads by polling; nobody else waits for
+	// Reserved: the consumer, who started the connection, reads by polling; nobody else waits for
 	// arrivals, and there is no goroutine.
 	Reserved
 
-	// Shared: the source is registered with a shared poller, which reads it after a report. Each
+	// Shared: the source is registered with a shared poller, which reads after a report. Each
 	// arrival is reported once.
 	Shared
 
-	// Dedicated: a goroutine of this connection sleeps at the source and reads what arrives.
+	// Dedicated: a goroutine of the connection sleeps at the source and reads arrivals.
 	Dedicated
 
 	// Polled: a consumer has polled within the last millisecond. The goroutine of the connection
@@ -57,7 +57,7 @@ const (
 	// Reserve: the consumer reads by polling until its first Wait.
 	Reserve
 
-	// Arrival: bytes have arrived, and nobody reads them.
+	// Arrival: bytes have arrived, and nobody is reading.
 	Arrival
 
 	// Contended: bytes have arrived, and a consumer is reading or has polled since the last Wait.
@@ -66,15 +66,14 @@ const (
 	// Wait: a consumer stops polling and sleeps.
 	Wait
 
-	// Left: bytes were read and left for a consumer that is about to poll. No arrival will be
-	// reported for them.
+	// Left: bytes were read and left for a consumer about to poll. No arrival will be reported for
+	// the bytes.
 	Left
 
 	// Quiet: no consumer has polled for a millisecond.
 	Quiet
 
-	// Busy: arrivals are so close together that they need a goroutine, or there is no shared
-	// poller.
+	// Busy: arrivals are close together and need a goroutine, or there is no shared poller.
 	Busy
 
 	// Idle: there have been few arrivals for half a second.
@@ -91,7 +90,7 @@ var eventNames = [events]string{"Start", "Reserve", "Arrival", "Contended", "Wai
 
 func (e Event) String() string { return eventNames[e] }
 
-// An Action is the task of the goroutine that changed the state.
+// An Action is the task of a goroutine after changing the state.
 type Action uint8
 
 const (
@@ -111,7 +110,7 @@ var actionNames = [actions]string{"", "register", "receive", "dedicate", "step a
 
 func (a Action) String() string { return actionNames[a] }
 
-// An arrow is one transition.
+// An arrow is a transition.
 type arrow struct {
 	from State
 	on   Event
@@ -120,7 +119,7 @@ type arrow struct {
 }
 
 // arrows lists the transitions. An event without an arrow from the current state changes nothing:
-// it is late, or already known.
+// the event is late, or already known.
 var arrows = []arrow{
 	{Unstarted, Start, Shared, Register},
 	{Unstarted, Busy, Dedicated, Dedicate},
@@ -168,7 +167,7 @@ var table = func() (t [states][events]step) {
 	return t
 }()
 
-// next is the transition function: it returns the next state and the action.
+// next is the transition function, with the next state and the action as results.
 func next(s State, e Event) (State, Action) {
 	n := table[s][e]
 	return n.to, n.do

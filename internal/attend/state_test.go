@@ -33,8 +33,8 @@ func TestMatrix(t *testing.T) {
 	testkit.Golden(t, "arrows.dot", []byte(d.String()))
 }
 
-// TestArrows checks that each arrow is listed once, that Close leads from every state to Closed,
-// and that no arrow leads away from Closed.
+// TestArrows: each arrow is listed once, Close leads from every state to Closed, and no arrow leads
+// away from Closed.
 func TestArrows(t *testing.T) {
 	type key struct {
 		from State

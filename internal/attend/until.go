@@ -12,14 +12,13 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Progress lets a waiting consumer receive on its connections itself. Waiting for another
-// goroutine that sleeps at the source would cost ten times as much.
+// A Progress lets a waiting consumer receive on the connections itself. Waiting for another
+// goroutine, asleep at the source, would cost ten times as much.
 type Progress interface {
 	// Poll handles arrivals, without blocking, and reports whether there were any.
 	Poll() bool
 
-	// Unpoll announces that the consumer is going to sleep, so that another goroutine receives from
-	// now on.
+	// Unpoll announces the consumer's sleep, so that another goroutine receives from now on.
 	Unpoll()
 }
 
@@ -27,27 +26,28 @@ type Progress interface {
 type SourceSleeper interface {
 	Progress
 
-	// Expects reports whether something was sent since a consumer last slept at the sources, so that
-	// the next arrival may be an answer. Otherwise arrivals may be a stream, which is better left to
-	// accumulate: a wake-up for each message costs both ends more than it gains.
+	// Expects reports whether something was sent since a consumer last slept at the sources: then
+	// the next arrival may be an answer. Otherwise arrivals may be a stream, which is better left
+	// to accumulate: a wake-up for each message costs both ends more than it gains.
 	Expects() bool
 
-	// Near reports whether all peers are on this host.
+	// Near reports whether all peers are on the same host.
 	Near() bool
 
-	// SleepAt adds all sources to the sources of s. It returns false if one cannot be added.
+	// SleepAt adds all sources to the sources of s. The result is false if a source cannot be
+	// added.
 	SleepAt(s *Sleeper) bool
 }
 
 // ProgressOf returns the SourceSleeper for the connections of a completion queue of package iwarp.
-// iwarp sets it, because types of this package are no part of its interface.
+// iwarp sets ProgressOf, because types of attend are no part of iwarp's interface.
 var ProgressOf func(queue any) SourceSleeper
 
-// CloseSoon closes a stream of package iwarp, like Close, if no long wait is needed. It returns
-// false if the stream must still be closed. iwarp sets it.
+// CloseSoon closes a stream of package iwarp, like Close, if no long wait is needed. The result is
+// false if the stream must still be closed. iwarp sets CloseSoon.
 var CloseSoon func(qp any) bool
 
-// A Condition is the condition for which a consumer waits, for example that a queue has an entry.
+// A Condition is the condition a consumer waits for, for example a queue with an entry.
 type Condition interface {
 	// ReadyLocked reports whether waiting is over. The error is not nil if the condition can never
 	// become true.
@@ -59,29 +59,29 @@ const (
 	// whose processor is idle takes about as long.
 	SpinTime = 30 * time.Microsecond
 
-	// NearSpinTime replaces SpinTime if all peers are on this host and this process waits for nothing
-	// else. If both ends sleep, each message has to wake an idle processor. On a virtual machine the
-	// two wake-ups of a round trip take up to 100 us, against 20 us for the whole round trip if both
-	// ends poll, and cost three times the processor time.
+	// NearSpinTime replaces SpinTime if all peers are on the same host and the process waits for
+	// nothing else. If both ends sleep, each message has to wake an idle processor. On a virtual
+	// machine the two wake-ups of a round trip take up to 100 us, against 20 us for the whole round
+	// trip if both ends poll, and cost three times the processor time.
 	NearSpinTime = 200 * time.Microsecond
 )
 
 // looking is the back-off rule of consumers whose polls before a sleep have no result: the peer
-// then probably waits for this processor. Hits is 8, because one early answer does not promise the
-// next.
+// then probably waits for the polling processor. Hits is 8, because an early answer does not
+// promise another.
 var looking = budget.Rule{Grace: 1, Hits: 8, Max: 255}
 
-// spinning is the number of consumers that are polling before a sleep.
+// spinning is the number of consumers polling before a sleep.
 var spinning atomic.Int32
 
-// Until waits until c is ready. It is called with mu held, and returns nil with mu held, or an
-// error without mu. The error is the cause of ctx if ctx has ended, but a ready c wins. p, which
-// may be nil, receives for the consumer.
+// Until waits until c is ready. The caller holds mu. Until returns nil with mu held, or an error
+// without mu. The error is the cause of ctx if ctx has ended, but a ready c wins. p, which may be
+// nil, receives for the consumer.
 //
 // Until does not poll on a single processor: polling would delay the sender, and sleeping lets
-// several messages arrive for each wake-up. When more goroutines wait than there are processors, it
-// neither polls nor sleeps at the sources, because a thread asleep in ppoll holds a processor of
-// Go's scheduler until the runtime takes the processor away.
+// several messages arrive for each wake-up. When more goroutines wait than there are processors,
+// Until neither polls nor sleeps at the sources, because a thread asleep in ppoll holds a processor
+// of Go's scheduler until the runtime takes the processor away.
 func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress) error {
 	if ok, err := c.ReadyLocked(); ok || err != nil {
 		return held(mu, err)
@@ -159,21 +159,21 @@ func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Pr
 			ws.looks.Miss(&looking)
 			return false, nil
 		default:
-			// Each poll delays the sender too, and the peer may be a goroutine that waits for this
-			// very processor.
+			// Each poll delays the sender too, and the peer may be a goroutine in need of the very
+			// same processor.
 			runtime.Gosched()
 		}
 	}
 }
 
-// sleepAtSources waits for c by sleeping at the sources. It is called without mu. If over is true,
-// waiting is over, and mu is held. Otherwise mu is not held, and the caller must wait through the
-// runtime. Each sleep ends within a Period, so that the end of ctx is noticed.
+// sleepAtSources waits for c by sleeping at the sources. The caller does not hold mu. If over is
+// true, waiting is over, and mu is held. Otherwise mu is not held, and the caller must wait through
+// the runtime. Each sleep ends within a Period, so that the end of ctx is noticed.
 //
-// No wake-up is lost. c is checked under mu after z fell asleep. A later event that makes c ready
-// finds the waiter in the list, under mu, and wakes z. An arrival at a source ends the sleep. If
-// another goroutine reads the arrival, that goroutine makes c ready. c is checked again after the
-// Poll in this function.
+// No wake-up is lost. c is checked under mu after z fell asleep. Whoever makes c ready later finds
+// the waiter in the list, under mu, and wakes z. An arrival at a source ends the sleep. If another
+// goroutine reads the arrival, the goroutine makes c ready. c is checked again after the Poll
+// below.
 func sleepAtSources(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, s SourceSleeper) (over bool, err error) {
 	if !s.Expects() || ctx.Err() != nil {
 		return false, nil
@@ -216,8 +216,7 @@ func sleepAtSources(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condi
 	return false, nil
 }
 
-// AssumeProcessors makes this package behave as on n processors, until undo is called. It is for
-// tests.
+// AssumeProcessors, for tests, makes the package behave as on n processors, until undo is called.
 func AssumeProcessors(n int) (undo func()) {
 	before := processors.Swap(int32(n))
 	return func() { processors.Store(before) }
@@ -243,16 +242,16 @@ type waiting struct {
 	free []*Waiter // for reuse; not shared between queues, whose channels may belong to different test bubbles
 }
 
-// A Waiter is one sleeping goroutine.
+// A Waiter is a sleeping goroutine.
 type Waiter struct {
 	wake    chan struct{}
 	sleeper *Sleeper // the Sleeper that the consumer sleeps with, or nil
 }
 
-// spareWaiters is the number of Waiters that a list keeps for reuse.
+// spareWaiters is the number of Waiters a list keeps for reuse.
 const spareWaiters = 8
 
-// AddLocked appends a waiter and returns it.
+// AddLocked appends and returns a waiter.
 func (ws *Waiters) AddLocked() *Waiter {
 	var w *Waiter
 	if ws.waiting == nil {
@@ -289,7 +288,7 @@ func (ws *Waiters) WakeLocked(n int) {
 // WakeAllLocked wakes all waiters.
 func (ws *Waiters) WakeAllLocked() { ws.WakeLocked(math.MaxInt) }
 
-// RemoveLocked ends a wait: w was woken, or gave up. A wake-up that w did not use goes to the next
+// RemoveLocked ends a wait: w was woken, or gave up. A wake-up not used by w goes to the next
 // waiter.
 func (ws *Waiters) RemoveLocked(w *Waiter) {
 	if i := slices.Index(ws.list, w); i >= 0 {

@@ -6,9 +6,9 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// Setting up a connection, serving it and ending it need a deeper stack than a new goroutine has.
-// Growing the stack three times is a good part of the cost of a short connection. So goroutines
-// that have done such work wait for a moment for the next connection.
+// The set-up, service and end of a connection need a deeper stack than a new goroutine has. Growing
+// the stack three times is a good part of the cost of a short connection. So after a connection,
+// goroutines wait for a moment for the next.
 
 const (
 	// idleTime is the time a worker waits for work, at most twice as long.
@@ -18,7 +18,7 @@ const (
 	maxIdle = 16
 )
 
-// A worker is a goroutine that waits for further work.
+// A worker is a goroutine waiting for further work.
 type worker struct {
 	work chan func() // has one slot; closed to end the worker
 	seen bool        // guarded by workers.mu; whether the worker was idle at the last check
@@ -30,8 +30,8 @@ var workers struct {
 	timed bool      // guarded by mu; whether a timer will call endIdle
 }
 
-// Go runs f in another goroutine. If pooled is true, the goroutine may be a worker that has done
-// such work before. Streams of tests pass false, because they may need goroutines of their own.
+// Go runs f in another goroutine. If pooled is true, the goroutine may be a worker from earlier
+// work. Streams of tests pass false, because tests may need separate goroutines.
 func Go(pooled bool, f func()) {
 	if !pooled {
 		go f()
@@ -79,7 +79,7 @@ func (w *worker) rest() bool {
 	return true
 }
 
-// endIdle ends the workers that have been idle since the last check.
+// endIdle ends the workers idle since the last check.
 func endIdle() {
 	workers.mu.Lock()
 	defer workers.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// goroutine returns the number of the goroutine that calls it.
+// goroutine returns the number of the calling goroutine.
 func goroutine() int {
 	var b [64]byte
 	f := strings.Fields(string(b[:runtime.Stack(b[:], false)]))
@@ -36,9 +36,9 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// TestWorkers checks that workers call every function: few goroutines call functions that run one
-// after the other, and many goroutines call functions that run at once. All workers must end when
-// there is no more work.
+// TestWorkers: workers call every function: few goroutines call functions that run one after the
+// other, and many goroutines call functions that run at once. All workers must end when there is no
+// more work.
 func TestWorkers(t *testing.T) {
 	until(t, "the workers of other tests end", func() bool { return idleWorkers() == 0 })
 	seen := map[int]bool{}
@@ -84,7 +84,7 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// TestWorkersBusy checks that all work is done if many goroutines call Go at any time.
+// TestWorkersBusy: all work is done if many goroutines call Go at any time.
 func TestWorkersBusy(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
