@@ -5,11 +5,11 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// maxDiscard is the largest number of unwanted bytes that one read takes.
+// maxDiscard is the largest number of unwanted bytes of a single read.
 const maxDiscard = 64 << 10
 
-// A Placer places the frames of one connection. It has no lock, because only the goroutine that
-// holds the receive role of the connection uses it. Set Wire before the first frame.
+// A Placer places the frames of a connection. There is no lock, because only the holder of the
+// connection's receive role uses the Placer. Set Wire before the first frame.
 type Placer struct {
 	Wire Wire
 	f    Frame
@@ -17,7 +17,7 @@ type Placer struct {
 	long *long      // nil until a read was planned
 }
 
-// A long holds the state of frames that do not pass through the staging buffer.
+// A long holds the state of frames bypassing the staging buffer.
 type long struct {
 	Predictions
 	pins    []regmem.Ref // pins of the memory of the current frame, from Plan to Landed
@@ -35,11 +35,11 @@ func (x *Placer) Ahead() []regmem.Ref {
 // Open reports whether the current frame is incomplete.
 func (x *Placer) Open() bool { return x.f.open }
 
-// Placed returns the number of payload bytes of the current frame that were placed or dropped.
+// Placed returns the number of payload bytes of the current frame placed or dropped so far.
 func (x *Placer) Placed() int { return x.f.placed }
 
-// Missing returns the number of payload bytes of the current frame that have not arrived. The next
-// reads place these bytes directly. Missing returns 0 if no frame is open.
+// Missing returns the number of payload bytes of the current frame not yet arrived. The next reads
+// place the missing bytes directly. Missing returns 0 if no frame is open.
 func (x *Placer) Missing() int {
 	if !x.f.open {
 		return 0
@@ -48,8 +48,8 @@ func (x *Placer) Missing() int {
 }
 
 // Receive handles the frames at the front of p, as [frameio.Protocol] requires: it returns the
-// number of bytes it consumed, and the payload bytes the last frame still lacks. It releases all
-// pins before it returns.
+// number of consumed bytes, and the number of payload bytes missing from the last frame. Receive
+// releases all pins before returning.
 func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	w := x.Wire
 	for n < len(p) && err == nil {
@@ -81,8 +81,8 @@ func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	return n, x.Missing(), err
 }
 
-// Take begins frame f outside of Receive and places payload, the first bytes of f. It ends f if its
-// payload is complete. No other frame may be open.
+// Take begins frame f outside of Receive and places payload, the first bytes of f. Take also ends f
+// if the payload is complete. No other frame may be open.
 func (x *Placer) Take(f Frame, payload []byte) error {
 	x.f = f
 	if len(payload) > 0 {
@@ -100,8 +100,8 @@ func (x *Placer) end(trailer []byte) error {
 	return x.Wire.End(trailer)
 }
 
-// Place copies p, the next payload bytes of the current frame, to the memory that the Wire names.
-// Bytes that the Wire does not want are dropped.
+// Place copies p, the next payload bytes of the current frame, to the memory named by the Wire.
+// Bytes unwanted by the Wire are dropped.
 func (x *Placer) Place(p []byte) {
 	if at := x.f.At; at != nil {
 		if at = at[x.f.placed:]; x.f.Watched {
@@ -141,8 +141,8 @@ func (x *Placer) copy(ref regmem.Ref, p []byte) error {
 }
 
 // Hold keeps the pin of ref until the current Receive or Landed ends, and releases the previously
-// held pin. Successive messages usually use the same region, so one pin serves many of them. Hold
-// returns false and does nothing for far memory and for memory that may fault.
+// held pin. Successive messages usually use the same region, so a single pin serves many messages.
+// Hold returns false and does nothing for far memory and for guarded memory.
 func (x *Placer) Hold(ref regmem.Ref) bool {
 	if !ref.Pins() || ref.Guarded() || ref.Far() {
 		return false
@@ -152,7 +152,7 @@ func (x *Placer) Hold(ref regmem.Ref) bool {
 	return true
 }
 
-// Held returns the pin Hold keeps; its zero value holds none.
+// Held returns the pin kept by Hold; the zero value holds none.
 func (x *Placer) Held() regmem.Ref { return x.held }
 
 // LetGo releases the held pin, if there is one.
@@ -164,7 +164,7 @@ func (x *Placer) LetGo() {
 	}
 }
 
-// Drop forgets the current frame and releases its pins, because the stream has ended.
+// Drop forgets the current frame and releases the pins, because the stream has ended.
 func (x *Placer) Drop() {
 	x.f.open = false
 	if x.long != nil {
@@ -190,8 +190,8 @@ func (x *Placer) Plan(p *frameio.Plan) {
 	}
 }
 
-// planRest plans the missing bytes of the current frame. If the Wire does not want these bytes,
-// planRest plans to read them into the discard buffer and returns false.
+// planRest plans the missing bytes of the current frame. If the Wire does not want the missing
+// bytes, planRest plans to read into the discard buffer and returns false.
 func (x *Placer) planRest(p *frameio.Plan) bool {
 	m := x.long
 	for at := x.f.placed; at < x.f.Size; {
@@ -211,9 +211,9 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 	return true
 }
 
-// Landed handles the bytes that a read placed by the last Plan, as [frameio.Protocol] requires:
+// Landed handles the bytes placed by a read with the last Plan, as [frameio.Protocol] requires:
 // frame bytes of the current frame, then after bytes from the first predicted header on. taken is
-// the number of the after bytes that it consumed. It releases all pins before it returns.
+// the number of consumed after bytes. Landed releases all pins before returning.
 func (x *Placer) Landed(p *frameio.Plan, frame, after int) (taken, missing int, err error) {
 	if x.Missing() > 0 {
 		x.long.unpin()

@@ -15,8 +15,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// The kinds of a test frame. Each frame has a header of four bytes (its size, its kind and zero),
-// followed by the payload.
+// The kinds of a test frame. Each frame has a header of four bytes (size, kind and zero), followed
+// by the payload.
 const (
 	plain   = iota // only the payload follows the header
 	summed         // a sum follows the payload, like the CRC of an FPDU
@@ -228,8 +228,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// FuzzPlacer cuts a stream of frames at any place. Each frame takes four bytes of the input: its
-// kind, its size and a cut.
+// FuzzPlacer cuts a stream of frames at any place. Each frame takes four bytes of the input: kind,
+// size and a cut.
 func FuzzPlacer(f *testing.F) {
 	f.Add([]byte{plain, 0, 9, 3, summed, 200, 1, 90, watched, 120, 0, 255, dropped, 90, 0, 7, watched, 0, 3, 1})
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -248,7 +248,7 @@ func FuzzPlacer(f *testing.F) {
 	})
 }
 
-// feed passes the stream to m in pieces that end at cuts, as frameio would.
+// feed passes the stream to m in pieces ending at cuts, as frameio would.
 func feed(t *testing.T, m *model, stream []byte, cuts []int) {
 	at, missing := 0, 0
 	for _, end := range cuts {

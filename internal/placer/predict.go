@@ -5,8 +5,8 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Predictions are the predicted frames of one read. A Wire adds frames in its method Predict; the
-// methods of Predictions may be called only there.
+// Predictions are the predicted frames of a read. A Wire adds frames in method Predict; the methods
+// of Predictions may be called only there.
 type Predictions struct {
 	Max    int          // largest sum of predicted bytes; a Wire may lower it
 	pinned []regmem.Ref // pins of the memory of predicted frames, from Plan to Landed
@@ -44,7 +44,7 @@ func (a *Predictions) Len() int { return len(a.plan.Predicted) }
 // counted from the first missing byte of the current frame.
 func (a *Predictions) Next() int { return a.first + a.size + a.gap }
 
-// Try runs f. If f returns false, Try removes the frames that f added.
+// Try runs f. If f returns false, Try removes the frames added by f.
 func (a *Predictions) Try(f func() bool) bool {
 	n, before := a.Len(), a.extent
 	if f() {
@@ -57,8 +57,8 @@ func (a *Predictions) Try(f func() bool) bool {
 // Room reports whether another frame may be predicted.
 func (a *Predictions) Room() bool { return a.plan.Room() && a.size < a.Max }
 
-// Pin returns the bytes of ref if there are n of them and a read may write to them at any time; it
-// then keeps the pin of ref until Landed. Otherwise it releases the pin and returns nil.
+// Pin returns the bytes of ref if ref has n bytes and a read may write to the memory at any time;
+// Pin then keeps the pin of ref until Landed. Otherwise Pin releases the pin and returns nil.
 func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
 	if ref.Len() != n || ref.Far() || ref.Guarded() && !ref.FaultBreaks() {
 		ref.Release()
@@ -70,8 +70,8 @@ func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
 }
 
 // Add predicts a frame with header bytes of headers, the payload memory place, and trailer bytes
-// after it. place must be pinned or lent until Landed. Add returns false and adds nothing if there
-// is no room for the frame.
+// after the payload. place must be pinned or lent until Landed. Add returns false and adds nothing
+// if there is no room for the frame.
 func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 	if len(place) == 0 || !a.plan.Room() || a.size+len(place) > a.Max {
 		return false
@@ -82,9 +82,9 @@ func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 	return true
 }
 
-// takePredicted handles predicted frame f, and the trailer of the frame before it. n bytes have
-// arrived from that trailer on. It returns how many of the n bytes it consumed: only the trailer if
-// the arrived frame does not match f.
+// takePredicted handles predicted frame f, and the trailer of the frame before f. n bytes have
+// arrived from the trailer on. taken is the number of consumed bytes: only the trailer if the
+// arrived frame does not match f.
 func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
 	if x.f.open {
 		if taken = x.f.Trailer; taken >= len(f.Header) {
