@@ -16,11 +16,11 @@ var (
 	ErrCapacity = errors.New("queue: more entries than the new capacity")
 )
 
-// Completions is a completion queue. Its capacity is only a reservation: the ring grows if more
+// Completions is a completion queue. The capacity is only a reservation: the ring grows if more
 // entries are pushed, so no completion is ever lost.
 //
-// An entry goes to the first Notify registration. If there is none, it goes to one waiter;
-// otherwise it stays until it is polled.
+// An entry goes to the first Notify registration. If there is none, the entry goes to a waiter;
+// without a waiter, the entry stays until polled.
 type Completions[E any] struct {
 	kept counter.Counter // number of entries when mu was last released, so that an empty poll takes no lock
 
@@ -32,12 +32,12 @@ type Completions[E any] struct {
 	notify   []func(E)
 }
 
-// NewCompletions returns a queue with room for capacity entries before it grows.
+// NewCompletions returns a queue with room for capacity entries before growing.
 func NewCompletions[E any](capacity int) *Completions[E] {
 	return &Completions[E]{capacity: capacity}
 }
 
-// Push appends an entry. A closed queue drops it.
+// Push appends an entry. A closed queue drops the entry.
 func (c *Completions[E]) Push(e E) { c.PushN(e, 1) }
 
 // PushN appends the same entry n times. A closed queue drops the entries.
@@ -122,10 +122,9 @@ func (c *Completions[E]) PollN(buf []E) int {
 	return n
 }
 
-// Wait removes and returns the first entry. If there is none, Wait waits until one is pushed, ctx
-// ends or the queue is closed; the error is then nil, the error of ctx or ErrClosed. A present
-// entry wins over a cancelled context. p, which may be nil, is the connection that Wait polls for
-// progress.
+// Wait removes and returns the first entry. If there is none, Wait waits until an entry is pushed,
+// ctx ends or the queue is closed; the error is then nil, the error of ctx or ErrClosed. A present
+// entry wins over a cancelled context. p, which may be nil, is the connection to poll for progress.
 func (c *Completions[E]) Wait(ctx context.Context, p attend.Progress) (e E, err error) {
 	c.mu.Lock()
 	if err := attend.Until(ctx, &c.mu, &c.waiters, (*completionSource[E])(c), p); err != nil {
@@ -148,9 +147,9 @@ func (s *completionSource[E]) ReadyLocked() (bool, error) {
 	return false, nil
 }
 
-// Notify passes one entry to f. If an entry is present, Notify calls f with it at once. Otherwise
-// the caller of a later Push calls f. Registrations are served in order. f is called without a
-// lock, and must not block. The error is ErrClosed if the queue is closed; f is then not called.
+// Notify passes a single entry to f. If an entry is present, Notify calls f at once. Otherwise the
+// caller of a later Push calls f. Registrations are served in order. f is called without a lock,
+// and must not block. The error is ErrClosed if the queue is closed; f is then not called.
 func (c *Completions[E]) Notify(f func(E)) error {
 	c.mu.Lock()
 	if c.closed {
@@ -190,7 +189,7 @@ func (c *Completions[E]) Resize(capacity int) error {
 	return nil
 }
 
-// Discard removes the entries that drop returns true for. It calls drop under the queue's lock.
+// Discard removes the entries for which drop returns true. It calls drop under the queue's lock.
 func (c *Completions[E]) Discard(drop func(E) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -179,7 +179,7 @@ func TestCompletionsWait(t *testing.T) {
 		c.Push(20)
 		expect(result{2, 20, nil})
 
-		// A cancelled waiter does not delay the next one.
+		// A cancelled waiter does not delay the next waiter.
 		ctx, cancel := context.WithCancel(bg)
 		sleep(3, ctx)
 		sleep(4, bg)
@@ -238,7 +238,7 @@ func TestCompletionsWait(t *testing.T) {
 }
 
 // TestCompletionsConcurrently pushes from four goroutines and takes entries in every way. Every
-// entry must go to exactly one consumer, and the entries of one producer must arrive in order.
+// entry must go to exactly one consumer, and the entries of each producer must arrive in order.
 func TestCompletionsConcurrently(t *testing.T) {
 	const producers, each = 4, 3000
 	c := NewCompletions[[2]int](1)

@@ -3,7 +3,7 @@ package queue
 import "viaduct/internal/perturb"
 
 // A FIFO is a queue of any length, safe for concurrent use. The zero value is empty. A FIFO is for
-// requests that leave the queue when they start; another structure tracks the order of their
+// requests that leave the queue at their start; another structure tracks the order of their
 // completion.
 type FIFO[T any] struct {
 	mu perturb.Mutex
@@ -34,7 +34,7 @@ func (q *FIFO[T]) Len() int {
 	return q.s.n
 }
 
-// slots is a ring that grows when it is full. The zero value is empty.
+// slots is a ring that grows when full. The zero value is empty.
 type slots[T any] struct {
 	ring    []T // length 0 or a power of two
 	head, n int

@@ -33,7 +33,7 @@ func TestFIFO(t *testing.T) {
 }
 
 // TestFIFOTogether pushes and pops concurrently. Each entry must be popped once, and a consumer
-// must see the entries of one pusher in order.
+// must see the entries of each pusher in order.
 func TestFIFOTogether(t *testing.T) {
 	const pushers, each = 4, 1000
 	var q FIFO[int]

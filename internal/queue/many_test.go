@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestPostN posts more requests than fit. PostN must post the ones that fit, and return their number.
+// TestPostN posts more requests than fit. PostN must post the requests that fit, and return their
+// number.
 func TestPostN(t *testing.T) {
 	w := Work[int]{Limit: 5}
 	if n, err := w.PostN([]int{1, 2, 3}); n != 3 || err != nil {
@@ -49,8 +50,8 @@ func TestPeekN(t *testing.T) {
 	}
 }
 
-// TestRetire finishes requests out of order. Retire must call OnDone for each request that is done,
-// then OnDones once, and reap the requests in the same step.
+// TestRetire finishes requests out of order. Retire must call OnDone for each done request, then
+// OnDones once, and reap the requests in the same step.
 func TestRetire(t *testing.T) {
 	var w Work[int]
 	var told []int
@@ -79,7 +80,7 @@ func TestRetire(t *testing.T) {
 }
 
 // TestEmpty checks that a queue is empty only after OnDones has returned for the last requests and
-// they were reaped. It is not yet empty when the requests are done.
+// they were reaped. The queue is not yet empty when the requests are done.
 func TestEmpty(t *testing.T) {
 	var w Work[int]
 	var during []bool

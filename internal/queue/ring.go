@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// A Ring is a queue of bounded capacity between one goroutine that pushes and one that pops. The
-// two goroutines never wait for each other. The mark [pusher] or [popper] in the comment of a
-// method names the only goroutine that may call the method. The first push allocates the memory.
+// A Ring is a queue of bounded capacity between a goroutine that pushes and a goroutine that pops.
+// The two goroutines never wait for each other. The mark [pusher] or [popper] in the comment of a
+// method names the only goroutine allowed to call the method. The first push allocates the memory.
 // Call Init before use.
 type Ring[T any] struct {
 	slots      []T

@@ -17,7 +17,7 @@ import (
 )
 
 // A piped is a SourceSleeper whose connection is a pipe. Each byte in the pipe is a completion. A
-// consumer dozes if it sleeps at the pipe itself; it does not if shy is set.
+// consumer dozes by sleeping at the pipe itself, unless shy is set.
 type piped struct {
 	q    Completions[byte]
 	r, w int
@@ -87,8 +87,8 @@ func (p *piped) SleepAt(z *attend.Sleeper) bool {
 	return z.Add(p.r)
 }
 
-// TestDozers pushes completions from every source. Every waiter must wake, whether it dozes at the
-// pipe or not. On a busy machine one storm may pass without a doze, so the test repeats it until a
+// TestDozers pushes completions from every source. Every waiter must wake, dozing at the pipe or
+// not. On a busy machine a storm may pass without a doze, so the test repeats the storm until a
 // consumer has dozed.
 func TestDozers(t *testing.T) {
 	for _, waiters := range []int{1, 2, 6} {
@@ -147,7 +147,7 @@ func storm(t *testing.T, p *piped, waiters int) {
 	wg.Wait()
 }
 
-// TestDozeEnds checks that the end of the queue or the context wakes a consumer that dozes.
+// TestDozeEnds checks that the end of the queue or the context wakes a dozing consumer.
 func TestDozeEnds(t *testing.T) {
 	for i := range 40 {
 		p := newPiped(t)

@@ -35,7 +35,7 @@ func (p *slowProgress) Unpoll() {
 func on(t *testing.T, n int) { t.Cleanup(attend.AssumeProcessors(n)) }
 
 // TestSpinAfterProgress checks that a waiting consumer continues to poll while there is progress,
-// however long that lasts, and sleeps soon after the progress stops.
+// however long, and sleeps soon after the progress stops.
 func TestSpinAfterProgress(t *testing.T) {
 	on(t, 2)
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,8 @@ func TestSpinAfterProgress(t *testing.T) {
 	})
 }
 
-// A near is a progress whose peer may be on this host: is reports that. Its polls make no progress.
+// A near is a progress whose peer may be on this host: field is has the answer. Polls of a near
+// make no progress.
 type near struct {
 	*slowProgress
 	is bool
@@ -74,8 +75,9 @@ func (p *near) Near() bool                   { return p.is }
 func (p *near) Expects() bool                { return false }
 func (p *near) SleepAt(*attend.Sleeper) bool { return false }
 
-// TestSpinNear checks how long a consumer polls. It polls longer for an answer from this host than
-// for one from another host, unless other goroutines wait as well. If many wait, no consumer polls.
+// TestSpinNear checks how long a consumer polls. Polling must last longer for an answer from this
+// host than for an answer from another host, unless other goroutines wait as well. If many wait, no
+// consumer polls.
 func TestSpinNear(t *testing.T) {
 	on(t, 2)
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +141,7 @@ func TestSpinNear(t *testing.T) {
 	})
 }
 
-// A crowd is a progress whose consumer may sleep at its sources.
+// A crowd is a progress whose consumer may sleep at the sources.
 type crowd struct {
 	near
 	asked int // how often Until has called Expects
@@ -147,8 +149,8 @@ type crowd struct {
 
 func (p *crowd) Expects() bool { p.asked++; return false }
 
-// TestSleepAtSourcesCrowded checks that a consumer does not sleep at its sources if there are more
-// waiters than processors, because its thread would hold a processor.
+// TestSleepAtSourcesCrowded checks that a consumer does not sleep at the sources if there are more
+// waiters than processors, because the sleeping thread would hold a processor.
 func TestSleepAtSourcesCrowded(t *testing.T) {
 	for _, test := range []struct{ processors, others, asked int }{
 		{1, 0, 1}, {1, 1, 1}, {1, 2, 0}, {2, 2, 1}, {2, 3, 0}, {4, 4, 1}, {4, 5, 0},
@@ -173,7 +175,7 @@ func TestSleepAtSourcesCrowded(t *testing.T) {
 	}
 }
 
-// polled returns how long a consumer of c polls without progress before it sleeps.
+// polled returns how long a consumer of c polls without progress before sleeping.
 func polled(t *testing.T, c *Completions[int], isNear bool) (d time.Duration) {
 	start := time.Now()
 	p := &near{&slowProgress{polled: func(int) {}}, isNear}

@@ -12,7 +12,7 @@ import (
 // ErrFull means that a work queue has reached its limit.
 var ErrFull = errors.New("queue: work queue is full")
 
-// A Work is a work queue. Four positions count its requests; each is at most the one before:
+// A Work is a work queue. Four positions count the requests; each is at most the position before:
 //
 //	posted    the request is in the queue
 //	started   the engine has begun with it
@@ -26,19 +26,21 @@ type Work[T any] struct {
 	Limit int
 
 	// OnDone, if set, is called for each request at the moment the request is done, in order and
-	// before it can be reaped. OnDone runs under the queue's lock: it may write the request's status
-	// or push to a completion queue, and must not call the queue. Set OnDone before use.
+	// before Reap can return the request. OnDone runs under the queue's lock: it may write the
+	// request's status or push to a completion queue, and must not call the queue. Set OnDone
+	// before use.
 	OnDone func(T)
 
 	// OnDones, if set, is called once after the OnDone calls of requests that become done together,
-	// under the same rules. OnDones can publish all of them together. Set it before use.
+	// under the same rules. OnDones can publish all these requests together. Set OnDones before
+	// use.
 	OnDones func()
 
 	// started is written with mu held, except by MarkStarted.
 	started atomic.Uint64
 
-	// These fields change only with mu held. They may be read without mu, so that a poll, which
-	// usually finds nothing to do, takes no lock.
+	// These fields change only with mu held. They may be read without mu, so that a poll without
+	// result takes no lock.
 	posted, done, reaped atomic.Uint64 // total counts; each is also the next sequence number
 
 	mu      perturb.Mutex
@@ -57,7 +59,7 @@ func (w *Work[T]) at(seq uint64) *slot[T] { return in(*w.slots.Load(), seq) }
 
 func in[T any](ring []slot[T], seq uint64) *slot[T] { return &ring[seq&uint64(len(ring)-1)] }
 
-// Post appends v and returns its sequence number, which counts from 0. The error is ErrFull if the
+// Post appends v and returns the sequence number, counting from 0. The error is ErrFull if the
 // queue has reached Limit.
 func (w *Work[T]) Post(v T) (seq uint64, err error) {
 	w.mu.Lock()
@@ -83,8 +85,8 @@ func (w *Work[T]) PostStarted(v T) (seq uint64, ok bool) {
 	return seq, ok
 }
 
-// PostN posts the requests in vs, in order and under one lock. It stops when the queue is full, and
-// returns the number of posted requests and ErrFull.
+// PostN posts the requests in vs, in order and under a single lock. It stops when the queue is
+// full, and returns the number of posted requests and ErrFull.
 func (w *Work[T]) PostN(vs []T) (n int, err error) {
 	w.mu.Lock()
 	seq := w.posted.Load()
@@ -98,7 +100,7 @@ func (w *Work[T]) PostN(vs []T) (n int, err error) {
 	return n, err
 }
 
-// putLocked stores v as request seq, which must be the next one. It returns ErrFull beyond Limit.
+// putLocked stores v as request seq, the next sequence number. It returns ErrFull beyond Limit.
 func (w *Work[T]) putLocked(seq uint64, v T) error {
 	n := seq - w.reaped.Load()
 	if w.Limit > 0 && n >= uint64(w.Limit) {
@@ -143,8 +145,8 @@ func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
 	if first == end {
 		return 0, first
 	}
-	// Reading these slots is safe: a slot is not written to before its request is started and done,
-	// and a ring that replaces this one holds the same requests.
+	// Reading the slots is safe: a slot is not written to before the request is started and done,
+	// and a replacing ring holds the same requests.
 	for ring := *w.slots.Load(); n < len(buf) && first+uint64(n) < end; n++ {
 		buf[n] = in(ring, first+uint64(n)).v
 	}
@@ -186,8 +188,8 @@ func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 // may therefore finish a request after a flush.
 func (w *Work[T]) Finish(seq uint64) int { return w.FinishRange(seq, seq+1) }
 
-// FinishRange marks the requests first to end-1 as finished, like Finish, and returns how many
-// requests become done by that.
+// FinishRange marks the requests first to end-1 as finished, like Finish, and returns the number of
+// requests that become done.
 func (w *Work[T]) FinishRange(first, end uint64) int {
 	w.mu.Lock()
 	w.markLocked(first, end)
@@ -232,8 +234,8 @@ func (w *Work[T]) advanceLocked() int {
 	if seq == first {
 		return 0
 	}
-	// Store done before OnDone: OnDone may wake other goroutines, which must see that there is a
-	// request and then wait for the lock.
+	// Store done before OnDone: OnDone may wake other goroutines; a woken goroutine must see that
+	// there is a request and then wait for the lock.
 	w.done.Store(seq)
 	if w.started.Load() < seq {
 		w.started.Store(seq) // flushed requests that were not started
@@ -337,7 +339,7 @@ func (w *Work[T]) reapLocked() (v T, h Head) {
 
 // Wait waits until the first request is done, and then reaps it. If the queue is or becomes empty,
 // Wait returns Empty. If ctx ends, Wait returns NotDone and the error of ctx. A done request wins
-// over a cancelled context. p, which may be nil, is the connection Wait polls for progress.
+// over a cancelled context. p, which may be nil, is the connection to poll for progress.
 func (w *Work[T]) Wait(ctx context.Context, p attend.Progress) (v T, h Head, err error) {
 	w.mu.Lock()
 	if err := attend.Until(ctx, &w.mu, &w.waiters, (*workSource[T])(w), p); err != nil {
@@ -360,15 +362,15 @@ type Counts struct {
 	Posted, Started, Done, Reaped uint64
 }
 
-// Counts returns the positions at one moment.
+// Counts returns the positions at a single moment.
 func (w *Work[T]) Counts() Counts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return Counts{w.posted.Load(), w.started.Load(), w.done.Load(), w.reaped.Load()}
 }
 
-// Empty reports whether every request is done and was reaped, so that its OnDone and OnDones calls
-// have returned. It takes no lock.
+// Empty reports whether every request is done and was reaped, so that all OnDone and OnDones calls
+// have returned. Empty takes no lock.
 func (w *Work[T]) Empty() bool { return w.reaped.Load() == w.posted.Load() }
 
 // Posted returns the number of requests ever posted. It takes no lock.

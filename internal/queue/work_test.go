@@ -129,7 +129,7 @@ func TestWorkAgainstModel(t *testing.T) {
 				m.started += n
 			},
 			"finish": func(t *rapid.T) {
-				// Finishing a finished request, or one that was never posted, has no effect.
+				// Finishing a finished or never posted request has no effect.
 				seq := rapid.IntRange(0, len(m.reqs)+1).Draw(t, "seq")
 				finish(seq, seq+1)
 			},
@@ -407,7 +407,7 @@ func TestWaitPolls(t *testing.T) {
 			t.Errorf("%d after %d polls", h, p.polls)
 		}
 	})
-	// Other traffic of a busy connection must not extend the wait beyond its deadline.
+	// Other traffic of a busy connection must not extend the wait beyond the deadline.
 	t.Run("other traffic for ever", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			for name, wait := range map[string]func(context.Context, attend.Progress) error{
