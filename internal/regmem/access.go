@@ -40,11 +40,11 @@ func (o Outcome) String() string {
 }
 
 // Access checks that a connection of domain d and identity owner may use length bytes at addr of
-// the region of handle, in the way that need describes, and pins these bytes. The checks are made
-// in the order of the Outcome constants. The first failure is returned, and then nothing is pinned.
+// the region of handle, in the way described by need, and pins the bytes. The checks are made in
+// the order of the Outcome constants. The first failure is returned, and then nothing is pinned.
 // Every bit of need must be granted.
 //
-// A range of length 0 passes if addr lies in the region or at its end.
+// A range of length 0 passes if addr lies in the region or at the end.
 func (g *Registry) Access(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
 	r := g.live.get(handle)
 	if r == nil {
@@ -61,7 +61,7 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 		return Ref{}, out
 	}
 	// The parent is pinned before the window, and released after it. While a window is registered
-	// its parent can't be deregistered, and the parent's memory must exist until the last pin of
+	// the parent can't be deregistered, and the parent's memory must exist until the last pin of
 	// the window is gone.
 	if p := r.parent; p != nil && !p.pin() {
 		return Ref{}, NoRegion
@@ -79,9 +79,9 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 	return Ref{p: unsafe.SliceData(b), n: len(b), region: r}, OK
 }
 
-// Within returns another range of the region that ref pins, after the checks of [Region.Access].
-// The region must be near. Within takes no pin of its own, so the bytes must not be used after ref
-// was released. It returns NoRegion once the region is being deregistered.
+// Within returns another range of the region pinned by ref, after the checks of [Region.Access].
+// The region must be near. Within takes no separate pin, so the bytes must not be used after the
+// release of ref. The outcome is NoRegion once the region is being deregistered.
 func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]byte, Outcome) {
 	r := ref.region
 	off, out := r.check(addr, length, d, owner, need)

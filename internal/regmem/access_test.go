@@ -21,7 +21,7 @@ func register(t testing.TB, g *Registry, n int, o Options) *Region {
 }
 
 // TestOutcomeOrder checks that the checks are made in the order of the outcomes, so that a peer
-// learns nothing about a region that it may not use. [VIA-1.4-7] [VIA-1.5-2]
+// learns nothing about a region the peer may not use. [VIA-1.4-7] [VIA-1.5-2]
 func TestOutcomeOrder(t *testing.T) {
 	g := New(Limits{})
 	d, other := NewDomain(), NewDomain()
@@ -34,8 +34,7 @@ func TestOutcomeOrder(t *testing.T) {
 		owner     any
 		need      Rights
 	}{r.Handle(), 10, 20, d, owner, RemoteRead}
-	// The access fails all checks at first. Each step corrects one field; the next check then
-	// fails.
+	// The access fails all checks at first. Each step corrects a field; the next check then fails.
 	c := good
 	c.handle, c.d, c.owner, c.need, c.addr, c.len = ^good.handle, other, stranger, RemoteWrite, math.MaxUint64-5, 200
 	try := func(want Outcome) {
@@ -83,7 +82,7 @@ func TestOutcomeOrder(t *testing.T) {
 	}
 }
 
-// regionAt returns a region of n bytes whose addresses begin at base, wherever its memory is. It is
+// regionAt returns a region of n bytes whose addresses begin at base, wherever the memory is. It is
 // for tests of the arithmetic at the upper end of the address space.
 func regionAt(base uint64, n int) *Region {
 	r := &Region{mem: make([]byte, n), size: uint64(n), base: base, drained: make(chan struct{}, 1)}
@@ -317,8 +316,8 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// TestHandles checks that a handle is not 0, can't be predicted, has the key that was fixed, if
-// any, and is not reused soon.
+// TestHandles checks that a handle is not 0, can't be predicted, has the fixed key, if any, and is
+// not reused soon.
 func TestHandles(t *testing.T) {
 	g := New(Limits{})
 	mem := make([]byte, 1)
@@ -388,14 +387,14 @@ func TestDraw(t *testing.T) {
 	draw(100, 3, 2) // handle 2 is free again; 100 and 3 are still retired
 }
 
-// TestTableAgainstMap checks that a table behaves like a Go map, also while it grows and collects
+// TestTableAgainstMap checks that a table behaves like a Go map, also while growing and collecting
 // tombstones.
 func TestTableAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tab table
 		tab.init()
 		model := map[uint32]*Region{}
-		// There are only few distinct handles, so that they collide and are drawn repeatedly.
+		// There are only few distinct handles, so that handles collide and are drawn repeatedly.
 		handle := rapid.Custom(func(t *rapid.T) uint32 {
 			if rapid.Bool().Draw(t, "dense") {
 				return rapid.Uint32Range(1, 40).Draw(t, "h")

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// ErrFault means that registered memory could not be accessed. The usual reason is that a mapped
-// file was truncated.
+// ErrFault means that registered memory could not be accessed. The usual reason is truncation of a
+// mapped file.
 var ErrFault = errors.New("regmem: memory fault in a guarded region")
 
 // Copy copies len(src) bytes to dst, which must be at least as long. If guarded is set, a fault
@@ -24,9 +24,9 @@ func Copy(dst, src []byte, guarded bool) error {
 }
 
 // CopyLast is Copy for memory a program polls instead of waiting for a completion. The last bytes
-// of dst become visible after all others. If the end of dst is a multiple of 8 or 4, these are the
-// last 8 or 4 bytes, in a single store. Otherwise they are the bytes after the last multiple of 4,
-// stored one by one. [VIA-4.2-5]
+// of dst become visible after all others. If the end of dst is a multiple of 8 or 4, the last bytes
+// are the last 8 or 4 bytes, in a single store. Otherwise the last bytes are the bytes after the
+// last multiple of 4, stored one by one. [VIA-4.2-5]
 func CopyLast(dst, src []byte, guarded bool) error {
 	if guarded {
 		return Guard(func() { copyLast(dst[:len(src)], src) })
@@ -64,7 +64,7 @@ func copyLast(dst, src []byte) {
 // pageSize is the smallest page size of all systems.
 const pageSize = 4096
 
-// probe reads one byte of each page of b. It returns ErrFault if a page can't be read.
+// probe reads a byte of each page of b. It returns ErrFault if a page can't be read.
 func probe(b []byte) error {
 	return Guard(func() {
 		var sum byte

@@ -15,7 +15,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// TestGuardPassesPanics checks that Guard passes on every panic that is not a memory fault.
+// TestGuardPassesPanics checks that Guard passes on every panic except a memory fault.
 func TestGuardPassesPanics(t *testing.T) {
 	defer func() {
 		if e := recover(); e != "mine" {

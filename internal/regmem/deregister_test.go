@@ -83,7 +83,7 @@ func TestDeregisterWaitsForPins(t *testing.T) {
 	})
 }
 
-// A holder is a sender that keeps a pin while it waits for its peer.
+// A holder is a sender keeping a pin while waiting for the peer.
 type holder struct {
 	mu    sync.Mutex
 	ref   Ref
@@ -99,7 +99,7 @@ func (h *holder) Relinquish() {
 }
 
 // TestDeregisterDoesNotWaitForHolders checks that a stalled peer does not block Deregister, because
-// Deregister asks the holder of the pin to release it.
+// Deregister asks the holder to release the pin.
 func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 	g := New(Limits{})
 	r := register(t, g, 100, Options{})
@@ -178,7 +178,7 @@ func TestConcurrently(t *testing.T) {
 					mem[i] = 0xee
 				}
 				if r.state.Load() != closing {
-					// Failing attempts to pin the region may change its count for a moment.
+					// Failing attempts to pin the region may change the count for a moment.
 					time.Sleep(time.Microsecond)
 				}
 			}

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// Rights is a set of operations that are allowed on a region through its handle.
+// Rights is a set of operations allowed on a region through the handle.
 type Rights uint8
 
 const (
@@ -38,27 +38,27 @@ func (r Rights) String() string {
 }
 
 // A Domain is a protection tag (VI) or protection domain (iWARP). Domains are compared by identity.
-// The nil *Domain matches every other: a protocol that has no such wildcard never passes nil.
+// The nil *Domain matches every other: a protocol without a wildcard never passes nil.
 type Domain struct {
 	_ byte // distinct domains need distinct addresses
 }
 
-// NewDomain returns a domain that equals no other.
+// NewDomain returns a domain equal to no other.
 func NewDomain() *Domain { return new(Domain) }
 
 // attributes holds the changeable attributes of a region. The struct is replaced as a whole, so
-// that a lookup sees one consistent set.
+// that a lookup sees a consistent set.
 type attributes struct {
 	rights Rights
 	domain *Domain
 	owner  any
 }
 
-// closing is the bit of Region.state that refuses new pins. The bits below it count pins.
+// closing is the bit of Region.state for refusing new pins. The bits below closing count pins.
 const closing = 1 << 62
 
-// A Region is a range of memory under one handle. It is made by
-// [Registry.Register] or [Registry.Bind] and stays valid until deregistered.
+// A Region is a range of memory under a handle. It is made by [Registry.Register] or
+// [Registry.Bind] and stays valid until deregistered.
 type Region struct {
 	handle  uint32
 	guarded bool
@@ -82,7 +82,7 @@ type Region struct {
 // Handle returns the memory handle or STag. It is never 0.
 func (r *Region) Handle() uint32 { return r.handle }
 
-// Base returns the address of the first byte as peers name it: the virtual address, or 0 with
+// Base returns the address of the first byte, as named by peers: the virtual address, or 0 with
 // Options.ZeroBased.
 func (r *Region) Base() uint64 { return r.base }
 
@@ -120,8 +120,8 @@ func (r *Region) pin() bool {
 
 func (r *Region) unpin() {
 	if r.state.Add(-1) == closing {
-		// This was the last pin of a region that is being deregistered. A failing pin raises and
-		// lowers the count again, so the signal can be sent more than once.
+		// The released pin was the last pin of a region being deregistered. A failing pin raises
+		// and lowers the count again, so the signal can be sent more than once.
 		select {
 		case r.drained <- struct{}{}:
 		default:
@@ -158,11 +158,11 @@ func (ref Ref) Unpinned() Ref { return Ref{p: ref.p, n: ref.n} }
 func (ref Ref) Len() int { return ref.n }
 
 // Guarded reports whether accessing B may fault, because the memory is a mapped file another
-// process can truncate. Copy such bytes with [Copy].
+// process can truncate. Copy guarded bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 
 // FaultBreaks reports whether the kernel may copy between B and the stream although B is Guarded. A
-// fault in such a system call may end the connection.
+// fault in the system call may end the connection.
 func (ref Ref) FaultBreaks() bool { return ref.region != nil && ref.region.faultBreaks }
 
 // Probe reads one byte of each page of B. It returns ErrFault if a page can't be read.
@@ -201,7 +201,7 @@ func (ref Ref) Pins() bool { return ref.region != nil }
 // RegionOf returns the region a range belongs to, or nil for the zero Ref.
 func RegionOf(ref Ref) *Region { return ref.region }
 
-// Release releases the pin. The caller must call it exactly once for each successful access.
+// Release releases the pin. The caller must call Release exactly once for each successful access.
 func (ref Ref) Release() {
 	if r := ref.region; r != nil {
 		p := r.parent

@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// These errors of registration are wrapped with details. Test for them with errors.Is.
+// These errors of registration are wrapped with details. Test with errors.Is.
 var (
 	ErrLimit    = errors.New("regmem: limit reached")
 	ErrInvalid  = errors.New("regmem: invalid argument")
@@ -19,7 +19,7 @@ var (
 	ErrNoRegion = errors.New("regmem: not registered")
 )
 
-// Limits bounds a Registry. A zero field means that the registry sets no limit.
+// Limits bounds a Registry. A zero field means no limit.
 type Limits struct {
 	Regions     int    // number of registrations at one time
 	Bytes       uint64 // sum of the lengths of all regions; windows do not count
@@ -42,16 +42,16 @@ type Registry struct {
 	holders   map[Holder]struct{} // guarded by holdersMu
 }
 
-// A Holder keeps pins while it waits for a peer, such as a sender whose socket is full.
+// A Holder keeps pins while waiting for a peer, for example a sender whose socket is full.
 type Holder interface {
-	// Relinquish copies the bytes of pinned memory that are still needed and releases the pins. It
-	// must not wait for a peer.
+	// Relinquish copies the still needed bytes of pinned memory and releases the pins. It must not
+	// wait for a peer.
 	Relinquish()
 }
 
-// AddHolder registers h, so that Deregister asks h to relinquish its pins. A holder first calls
-// AddHolder and then checks [Ref.Closing] of its pins. Otherwise it would miss a Deregister that
-// began before AddHolder.
+// AddHolder registers h, so that Deregister asks h to relinquish the pins. A holder first calls
+// AddHolder and then checks [Ref.Closing] of all pins. Otherwise the holder would miss a Deregister
+// begun before AddHolder.
 func (g *Registry) AddHolder(h Holder) {
 	g.holdersMu.Lock()
 	if g.holders == nil {
@@ -135,8 +135,8 @@ func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
 	return r, nil
 }
 
-// RegisterPointer is Register for n bytes at p that Go does not own, for example memory from C or
-// from a mapping. The caller keeps the memory in place until Deregister.
+// RegisterPointer is Register for n bytes at p not owned by Go, for example memory from C or from a
+// mapping. The caller keeps the memory in place until Deregister.
 func (g *Registry) RegisterPointer(p unsafe.Pointer, n uint64, o Options) (*Region, error) {
 	if p == nil || n == 0 || n > math.MaxInt || uint64(uintptr(p))+n < n {
 		return nil, fmt.Errorf("%w: %d bytes at %p", ErrInvalid, n, p)
@@ -144,9 +144,9 @@ func (g *Registry) RegisterPointer(p unsafe.Pointer, n uint64, o Options) (*Regi
 	return g.Register(unsafe.Slice((*byte)(p), int(n)), o)
 }
 
-// Bind opens a window: a new handle for n bytes at offset off of r, with rights and owner of its
-// own. Deregister closes the window, and r cannot be deregistered before. A window has r's
-// addresses, unless o.ZeroBased makes them start at 0.
+// Bind opens a window: a new handle for n bytes at offset off of r, with separate rights and owner.
+// Deregister closes the window, and r cannot be deregistered before. A window has r's addresses,
+// unless o.ZeroBased makes them start at 0.
 //
 // Errors: ErrInvalid if the range is empty or leaves r or r is a window itself, ErrNoRegion if r is
 // gone, ErrLimit.
@@ -198,8 +198,8 @@ func (g *Registry) add(r *Region, o Options, counted bool) error {
 }
 
 // drawLocked returns a handle that is not 0, not in use and not in quarantine. Handles come from
-// the system's random generator, so that a peer cannot guess the handle of a region that it was not
-// given.
+// the system's random generator, so that a peer cannot guess the handle of a region not given to
+// the peer.
 func (g *Registry) drawLocked(o Options) uint32 {
 	for {
 		if len(g.unread) < 4 {
@@ -266,8 +266,8 @@ func (g *Registry) Deregister(r *Region) error {
 	return nil
 }
 
-// SetAttributes replaces the rights, domain and owner of r. Accesses that have begun continue under
-// the old attributes. A region that is not a window keeps its local rights.
+// SetAttributes replaces the rights, domain and owner of r. Accesses in progress continue under the
+// old attributes. A region, unlike a window, keeps the local rights.
 func (g *Registry) SetAttributes(r *Region, rights Rights, d *Domain, owner any) {
 	if r.parent == nil {
 		rights |= Local

@@ -5,17 +5,18 @@ import (
 	"math"
 )
 
-// A Space is memory that this process cannot address, for example the memory of another process.
-// Its methods are safe for concurrent use. A method copies all bytes of p or returns an error.
-// After an error, any part of p may have been copied.
+// A Space is memory outside of the address space of this process, for example the memory of another
+// process. The methods are safe for concurrent use. A method copies all bytes of p or returns an
+// error. After an error, any part of p may have been copied.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
 }
 
-// RegisterSpace makes the n bytes at address base of the space s accessible under a new handle.
-// Such a region is called far. Peers name its bytes by the addresses of the space, or from 0 with
-// o.ZeroBased. The checks are those of near memory. Transfers fail if the space loses the memory.
+// RegisterSpace makes the n bytes at address base of the space s accessible under a new handle. The
+// region is called far. Peers name the bytes by the addresses of the space, or from 0 with
+// o.ZeroBased. The checks are the checks of near memory. Transfers fail if the space loses the
+// memory.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, error) {

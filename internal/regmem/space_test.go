@@ -41,7 +41,7 @@ func farRegionAt(base uint64, n int) *Region {
 	return r
 }
 
-// TestSpace checks that far bytes are copied from and to exactly the address that was checked.
+// TestSpace checks that far bytes are copied from and to exactly the checked address.
 func TestSpace(t *testing.T) {
 	s := &testSpace{[]byte("0123456789abcdef")}
 	g := New(Limits{})
@@ -91,8 +91,8 @@ func TestSpace(t *testing.T) {
 	}
 }
 
-// TestRefSize checks that a Ref has at most four words, because the compiler keeps only such
-// structs in registers.
+// TestRefSize checks that a Ref has at most four words, because the compiler keeps only structs of
+// up to four words in registers.
 func TestRefSize(t *testing.T) {
 	if n, most := unsafe.Sizeof(Ref{}), 4*unsafe.Sizeof(uintptr(0)); n > most {
 		t.Errorf("a Ref has %d bytes, the compiler keeps at most %d in registers", n, most)

@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// A table maps handles to regions. Readers take no lock and may run concurrently with one writer;
-// Registry.mu excludes other writers.
+// A table maps handles to regions. Readers take no lock and may run concurrently with a single
+// writer; Registry.mu excludes other writers.
 //
 // The table is an open-addressed hash table whose slots are atomic pointers. Removing a region
-// leaves a tombstone in its slot, so that probe sequences over the slot stay unbroken. Growing
-// copies the live regions into a new array and publishes the array. A reader that still uses the
-// old array can find a region that was removed meanwhile; pinning that region fails.
+// leaves a tombstone in the slot, so that probe sequences over the slot stay unbroken. Growing
+// copies the live regions into a new array and publishes the array. A reader of the old array can
+// find a region removed meanwhile; pinning the removed region fails.
 type table struct {
 	slots atomic.Pointer[[]atomic.Pointer[Region]]
 
@@ -30,8 +30,8 @@ func (t *table) init() {
 }
 
 // home returns the slot where the probe for h starts, in a table of the given size. The slot is
-// taken from the high bits of h times the golden ratio, which spread handles that have equal low or
-// high bits.
+// taken from the high bits of h times the golden ratio, to spread handles with equal low or high
+// bits.
 func home(h uint32, size int) int {
 	return int(uint64(h*0x9e3779b1) >> (32 - bits.TrailingZeros(uint(size))))
 }
