@@ -59,7 +59,7 @@ func testErrorHandler(e *env) {
 	vis[0].ReportPostError(vi.NewSend())
 	e.eventually("a line in the log",
 		func() bool { return strings.Contains(log.String()[len(before):], vi.ErrorPostDesc.String()) })
-	// An error of one NIC is not reported to the handler of another.
+	// An error of a NIC is not reported to the handler of another NIC.
 	e.claim(0, nil)
 	e.claim(1, nil)
 }
@@ -185,7 +185,7 @@ func testLimits(e *env) {
 	if a.MaxSegmentsPerDesc < 252 { // [VIA-3.4-5]
 		e.Errorf("%d segments in a descriptor", a.MaxSegmentsPerDesc)
 	}
-	// A VI can use RDMA Read exactly at the levels the NIC reports for it. [VIA-4.3-2]
+	// A VI can use RDMA Read exactly at the levels reported by the NIC. [VIA-4.3-2]
 	if a.RDMAReadSupport&vi.UnreliableDelivery != 0 || a.RDMAReadSupport&^a.ReliabilityLevels != 0 {
 		e.Errorf("RDMA Read at %v of %v", a.RDMAReadSupport, a.ReliabilityLevels)
 	}
@@ -223,7 +223,7 @@ func testNIC(e *env) {
 	_, err = e.nics[0].RegisterMem(make([]byte, 1), vi.MemAttributes{Ptag: tag})
 	e.wantErr("the tag of another NIC", err, vi.ErrInvalidPtag)
 	e.wantErr("the tag of another NIC", e.nics[0].DestroyPtag(tag), vi.ErrInvalidParameter)
-	// A VI of one NIC can't use a region of the other.
+	// A VI of a NIC can't use a region of the other NIC.
 	p := &pair{env: e, v: [2]*vi.VI{e.vi(0), e.vi(1)}, mem: [2]*vi.Region{e.region(0, memSize), e.region(1, memSize)}}
 	foreign, err := n.RegisterMem(make([]byte, 100), vi.MemAttributes{})
 	e.must(err)
@@ -286,8 +286,8 @@ func testNames(e *env) {
 	}
 }
 
-// testThreads makes all calls concurrently on one connection. The race detector reports faults.
-// [VIA-6.7-1]
+// testThreads makes all calls concurrently on a single connection. The race detector reports
+// faults. [VIA-6.7-1]
 func testThreads(e *env) {
 	p := e.connected()
 	stop, end := context.WithTimeout(context.Background(), 60*time.Millisecond)

@@ -22,7 +22,7 @@ func testClientServer(e *env) {
 	if s := client.State(); s != vi.ConnectPending {
 		e.Errorf("requester in state %v", s)
 	}
-	// The server knows these attributes when it decides whether to accept.
+	// The server knows the attributes before deciding whether to accept.
 	got := r.RemoteAttributes()
 	if got.Reliability != e.level || got.MaxTransferSize != theirs || got.FlowControl ||
 		!got.EnableRDMAWrite || got.EnableRDMARead != e.canRead() {
@@ -145,9 +145,9 @@ func testMatching(e *env) {
 	e.wantErr("a peer request with one", v.ConnectPeerRequest(from, long, 0), vi.ErrInvalidParameter)
 }
 
-// testConnectFailures: after every failed request the VI is Idle with its receives still posted,
-// and the next connection uses them. [VIA-2.2-6] [VIA-2.3-8] [VIA-8.3-9] [VIA-6.4-17] [VIA-6.4-18]
-// [VIA-8.3-6]
+// testConnectFailures: after every failed request the VI is Idle with the receives still posted,
+// and the next connection uses the receives. [VIA-2.2-6] [VIA-2.3-8] [VIA-8.3-9] [VIA-6.4-17]
+// [VIA-6.4-18] [VIA-8.3-6]
 func testConnectFailures(e *env) {
 	p := e.unconnected()
 	v := p.v[0]
@@ -222,7 +222,7 @@ func testConnectFailures(e *env) {
 	e.accurate("ConnectRequest", took, limit)
 	still("timeout")
 	if r := found; r != nil {
-		// Accept comes too late here: the caller has already cancelled its request.
+		// Accept comes too late here: the caller has already cancelled the request.
 		e.eventually("Accept of a request that was given up fails", func() bool {
 			late := e.vi(1)
 			err := r.Accept(e.ctx(), late)
@@ -297,7 +297,7 @@ func testWaits(e *env) {
 	_, err = e.nics[1].ConnectWait(ctx, e.address(1))
 	e.wantErr("a cancelled wait", err, context.Canceled)
 
-	// Each of several waits for equal discriminators gets one request.
+	// Each of several waits for equal discriminators gets a request.
 	at := e.address(1)
 	const n = 3
 	served := make(chan error, n)
@@ -371,7 +371,7 @@ func testConnectAbort(e *env) {
 	e.must(client.Destroy())
 }
 
-// testManyConnections sets up many connections concurrently. All their receive queues report to one
+// testManyConnections sets up many connections concurrently. All receive queues report to a single
 // completion queue. [VIA-8.3-17] [VIA-1.1-4]
 func testManyConnections(e *env) {
 	const n = 24

@@ -32,8 +32,8 @@ func (p *pair) bytesOf(side int, segs []vi.Segment) []byte {
 	return b
 }
 
-// testSizes sends and writes messages of boundary sizes, such as 0, 1 and the MTU. Each message is
-// gathered from, and scattered to, pieces of odd sizes. [VIA-8.3-11] [VIA-3.5-7] [VIA-3.5-3]
+// testSizes sends and writes messages of boundary sizes, for example 0, 1 and the MTU. Each message
+// is gathered from, and scattered to, pieces of odd sizes. [VIA-8.3-11] [VIA-3.5-7] [VIA-3.5-3]
 // [VIA-3.5-5] [VIA-4.1-1] [VIA-4.2-1]
 func testSizes(e *env) {
 	p := e.connected()
@@ -62,8 +62,8 @@ func testSizes(e *env) {
 				e.wrongf("message of %d bytes in segments of %v came wrong", n, sizes)
 			}
 
-			// An RDMA Write moves the same bytes to one contiguous range at an odd address. The
-			// Send after it signals its arrival.
+			// An RDMA Write moves the same bytes to a contiguous range at an odd address. The Send
+			// after the Write signals the arrival.
 			clear(p.mem[1].Bytes())
 			at := 100 + 7*i + k
 			w := p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(at), src...))
@@ -96,8 +96,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// barrier sends an empty message from side from and receives it at the other side, so that all
-// earlier messages have arrived. It returns the send, which the caller reaps.
+// barrier sends an empty message from side from and receives the message at the other side, so that
+// all earlier messages have arrived. It returns the send, for the caller to reap.
 func (p *pair) barrier(from int) *vi.Descriptor {
 	p.Helper()
 	r := p.postRecv(1-from, vi.NewRecv())
@@ -193,7 +193,7 @@ func testImmediate(e *env) {
 			e.wrongf("immediate data %#x came as %#x, status %v", x, r.ImmediateData, got)
 		}
 	}
-	// If a message has no immediate data, ImmediateData of its receive is 0.
+	// If a message has no immediate data, ImmediateData of the receive is 0.
 	r := vi.NewRecv(p.seg(1, 0, 64))
 	r.ImmediateData = 0x55555555
 	p.postRecv(1, r)
@@ -235,8 +235,8 @@ func testImmediate(e *env) {
 	p.wantStatus("send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 }
 
-// testDescriptor: a descriptor belongs to the consumer again when it has been reaped, and not
-// before. [VIA-1.2-1] [VIA-3.1-2] [VIA-3.3-2] [VIA-3.3-4] [VIA-3.3-5] [VIA-4.7-1] [VIA-1.2-2]
+// testDescriptor: a descriptor belongs to the consumer again once reaped, and not before.
+// [VIA-1.2-1] [VIA-3.1-2] [VIA-3.3-2] [VIA-3.3-4] [VIA-3.3-5] [VIA-4.7-1] [VIA-1.2-2]
 func testDescriptor(e *env) {
 	p := e.connected()
 	r := vi.NewRecv(p.seg(1, 0, 100))
@@ -266,8 +266,8 @@ func testDescriptor(e *env) {
 		e.Error("a receive is done before its message is there")
 	}
 	p.reapRecv(p.v[1], r)
-	// The loop posts the descriptor again with the old status in it, and uses its memory between
-	// two posts. The race detector reports a late access by the provider.
+	// The loop posts the descriptor again with the old status, and uses the memory between two
+	// posts. The race detector reports a late access by the provider.
 	for i := range 50 {
 		r.Length, r.ImmediateData, s.OnDone = 1, 2, nil
 		clear(p.mem[1].Bytes()[:100])
@@ -406,8 +406,8 @@ func testReadOrder(e *env) {
 	}
 }
 
-// testFlowControl: a message waits until the peer has posted a receive for it. An RDMA Write needs
-// no receive, but waits for earlier messages, so that the order is kept. [VIA-4.1-3] [VIA-4.4-2]
+// testFlowControl: a message waits until the peer has posted a receive. An RDMA Write needs no
+// receive, but waits for earlier messages, so that the order is kept. [VIA-4.1-3] [VIA-4.4-2]
 func testFlowControl(e *env) {
 	p := e.connected(flow)
 	const n = 40

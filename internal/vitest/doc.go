@@ -1,5 +1,5 @@
-// Package vitest is the test suite that every VI provider passes: it checks what package vi
-// promises. A provider's tests call [Run] with a [Harness] that opens its NICs.
+// Package vitest is the test suite for every VI provider: it checks the promises of package vi. A
+// provider's tests call [Run] with a [Harness] to open the provider's NICs.
 //
 //	func TestVI(t *testing.T) {
 //		network := memvi.New()
@@ -14,6 +14,6 @@
 //		})
 //	}
 //
-// Tests are named after lines of the requirement matrix and cite its rows. Package memvi is the
-// provider with which the suite itself is tested.
+// Tests are named after lines of the requirement matrix and cite the rows. Package memvi is the
+// provider for testing the suite itself.
 package vitest

@@ -11,7 +11,7 @@ import (
 // The error matrix [VIA 4.6] gives for each error, by reliability level, the status of the
 // initiator's descriptor and of the receive at the target, and the errors reported on both sides.
 
-// expect is one cell of the matrix.
+// expect is a cell of the matrix.
 type expect struct {
 	send  []vi.Status    // allowed final status of the initiator's descriptor, without op bits
 	recv  []vi.Status    // the same for the receive; nil if no receive is posted or consumed
@@ -19,7 +19,7 @@ type expect struct {
 	async []vi.ErrorCode // the same at the target
 }
 
-// A row is one situation of the matrix. do causes the situation on a connected pair, with side 0 as
+// A row is a situation of the matrix. do causes the situation on a connected pair, with side 0 as
 // the initiator. It returns the initiator's send descriptor, and the receive at the target or nil.
 type row struct {
 	name string
@@ -49,7 +49,7 @@ var (
 
 func codes(c ...vi.ErrorCode) []vi.ErrorCode { return c }
 
-// local returns a row whose error the initiator detects before it sends. The receive at the target
+// local returns a row whose error the initiator detects before sending. The receive at the target
 // stays posted, or is flushed if the connection ends.
 func local(name string, status []vi.Status, do func(p *pair) *vi.Descriptor) row {
 	return row{
@@ -286,15 +286,14 @@ var matrix = []row{
 	},
 }
 
-// If the sender itself aborts a message, its descriptor ends with the cause.
+// If the sender itself aborts a message, the descriptor ends with the cause.
 var (
 	failedEnd = []vi.Status{vi.StatusTransportError, vi.StatusProtectionError, vi.StatusLengthError}
 	anyEnd    = append([]vi.Status{0, vi.StatusFlushed}, failedEnd...)
 )
 
 // If the network drops damaged frames, the message is lost. At unreliable delivery only the message
-// is lost, at the other levels the connection too. A message that has arrived in part is reported
-// as partial.
+// is lost, at the other levels the connection too. A partly arrived message is reported as partial.
 var (
 	vanished = [3]expect{{send: ok}, {send: maybe, recv: goneOrPart}, {send: trans, recv: goneOrPart}}
 	cutSend  = [3]expect{{send: ok}, {send: maybe, recv: part}, {send: trans, recv: part}}
@@ -335,7 +334,7 @@ func testErrorMatrix(e *env) {
 
 func (e *env) cell(r row, x expect) {
 	p := e.connected()
-	// do causes the error, and returns the descriptors that the error affects.
+	// do causes the error, and returns the affected descriptors.
 	s, recv := r.do(p)
 	op := vi.StatusOpSend
 	switch s.Control.Op() {
@@ -352,7 +351,7 @@ func (e *env) cell(r row, x expect) {
 		}
 		p.claim(1, p.v[1], x.async...)
 		if recv != nil && x.recv == nil {
-			// The receive was not consumed, so the next message uses it.
+			// The receive was not consumed, so the next message uses the receive.
 			p.must(p.v[0].PostSend(vi.NewSend(p.seg(0, 0, 7))))
 			p.wantStatus("the next send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 			p.wantStatus("the next receive", p.reapRecv(p.v[1], recv), vi.StatusOpReceive)
@@ -428,8 +427,8 @@ func testCorruptUnreliable(e *env) {
 	}
 }
 
-// testErrorOrder: descriptors before the failing one succeed. Later descriptors are flushed without
-// being executed, in posting order. [VIA-4.4-5] [VIA-4.4-1] [VIA-2.3-10]
+// testErrorOrder: descriptors before the failing descriptor succeed. Later descriptors are flushed
+// without being executed, in posting order. [VIA-4.4-5] [VIA-4.4-1] [VIA-2.3-10]
 func testErrorOrder(e *env) {
 	p := e.connected()
 	var recvs, sends []*vi.Descriptor
@@ -489,7 +488,7 @@ func testErrorOrder(e *env) {
 	}
 }
 
-// testRemoteDisconnect: after the peer has disconnected, the VI is in state Error and its
+// testRemoteDisconnect: after the peer has disconnected, the VI is in state Error and all
 // descriptors are flushed. [VIA-4.6-17] [VIA-2.2-9] [VIA-5.2-3]
 func testRemoteDisconnect(e *env) {
 	p := e.connected()
@@ -581,8 +580,8 @@ func testCut(e *env) {
 	}
 }
 
-// testNothingAfterError: every descriptor after the failing one is flushed, even if it was in
-// flight or had finished when the error was reported. [VIA-4.4-5]
+// testNothingAfterError: every descriptor after the failing descriptor is flushed, even if in
+// flight or finished at the time of the report. [VIA-4.4-5]
 func testNothingAfterError(e *env) {
 	if !e.reliable() {
 		return

@@ -16,7 +16,7 @@ import (
 // A Harness connects the suite to a provider.
 type Harness struct {
 	// Open opens a NIC of side 0 or 1. The two sides are nodes that can reach each other. The suite
-	// calls Open many times, and one test may call it more than once for a side. NICs of different
+	// calls Open many times, and a test may call Open more than once for a side. NICs of different
 	// calls must not interfere with each other. The suite closes the NICs.
 	Open func(side int, cfg *vi.Config) (*vi.NIC, error)
 
@@ -30,22 +30,22 @@ type Harness struct {
 	// FlowControl means that the provider supports descriptor flow control.
 	FlowControl bool
 
-	// Lossy means that messages at unreliable delivery may be lost. At that level the suite then
-	// runs only the families that tolerate loss.
+	// Lossy means that messages at unreliable delivery may be lost. At unreliable delivery the
+	// suite then runs only the families that tolerate loss.
 	Lossy bool
 
-	// Unordered means that the bytes of one message may be placed in any order, as on a fabric that
-	// reorders frames. Programs that watch memory for the last byte do not work there.
+	// Unordered means that the bytes of a message may be placed in any order, as on a fabric
+	// reordering frames. Programs watching memory for the last byte do not work there.
 	Unordered bool
 
-	// Scale multiplies the suite's patience; 0 means 1. A network that loses frames and sends them
-	// again needs a larger value.
+	// Scale multiplies the suite's patience; 0 means 1. A network with lost and repeated frames
+	// needs a larger value.
 	Scale int
 
 	// Levels, if not 0, is the set of reliability levels the suite tests.
 	Levels vi.Reliability
 
-	// Only, if set, lists the families that the suite runs.
+	// Only, if set, lists the families to run.
 	Only []string
 
 	// Tally, if set, allows connections to break at the reliable levels.
@@ -55,21 +55,22 @@ type Harness struct {
 	Faults Faults
 }
 
-// Faults has functions that inject faults into the connection of a VI. If a function is nil, its
-// tests are skipped.
+// Faults has functions for injecting faults into the connection of a VI. If a function is nil, the
+// tests using the function are skipped.
 type Faults struct {
 	// Cut breaks the transport of v's connection without a message to either side.
 	Cut func(v *vi.VI)
 
-	// Corrupt damages the payload of the next message that v sends, and Truncate cuts it short.
+	// Corrupt damages the payload of the next message sent by v, and Truncate cuts the payload
+	// short.
 	Corrupt, Truncate func(v *vi.VI)
 
 	// Dropped means that the network itself detects damage and drops the frame. The provider then
-	// sees a lost message instead of a damaged one.
+	// sees a lost message instead of a damaged message.
 	Dropped bool
 }
 
-// A family is a group of tests, one line of the checklist. [VIA 8.3]
+// A family is a group of tests, for a line of the checklist. [VIA 8.3]
 type family struct {
 	name string
 	run  func(*env)
@@ -127,7 +128,7 @@ var levelNames = map[vi.Reliability]string{
 	vi.UnreliableDelivery: "UD", vi.ReliableDelivery: "RD", vi.ReliableReception: "RR",
 }
 
-// An env is the environment of one test. It has two NICs.
+// An env is the environment of a test, with two NICs.
 type env struct {
 	reporter
 	Harness
@@ -199,7 +200,7 @@ func (e *env) patience() time.Duration {
 	return 10 * time.Second * time.Duration(max(1, e.Scale))
 }
 
-// moment is the time the suite waits before it concludes that an event does not happen.
+// moment is the time the suite waits before concluding that an event does not happen.
 const moment = 3 * time.Millisecond
 
 // ctx returns a context that ends after the suite's patience.
@@ -241,14 +242,14 @@ func (e *env) address(side int) vi.Address {
 	return e.Address(e.nics[side], fmt.Appendf(nil, "d%d", e.names))
 }
 
-// attrs returns VI attributes with the level of the test and with RDMA Write and Read enabled
-// if the level allows them.
+// attrs returns VI attributes with the level of the test and with RDMA Write and Read enabled as
+// far as the level allows.
 func (e *env) attrs() vi.Attributes {
 	return vi.Attributes{Reliability: e.level, MaxTransferSize: e.mtu(), EnableRDMAWrite: true,
 		EnableRDMARead: e.canRead()}
 }
 
-// mtu returns an odd transfer size. On most networks a message of this size takes several frames.
+// mtu returns an odd transfer size. On most networks a message of mtu bytes takes several frames.
 func (e *env) mtu() uint32 {
 	return min(40961, e.nics[0].Query().MaxTransferSize, e.nics[1].Query().MaxTransferSize)
 }
@@ -306,8 +307,8 @@ func (r *recorder) codes() []vi.ErrorCode {
 	return cs
 }
 
-// claim waits until a side has reported exactly the errors want of v, in this order, and removes
-// them from the record.
+// claim waits until a side has reported exactly the errors want of v, in order, and removes the
+// errors from the record.
 func (e *env) claim(side int, v *vi.VI, want ...vi.ErrorCode) {
 	e.Helper()
 	r := e.async[side]

@@ -24,7 +24,7 @@ func (p *pair) remoteOp(d *vi.Descriptor, code vi.ErrorCode) bool {
 		return true
 	}
 	if !p.reliable() {
-		// Errors are raised in order. So this message, which finds no receive, raises its error
+		// Errors are raised in order. So the following message, finding no receive, raises an error
 		// after the operation's error.
 		p.post(0, vi.NewSend())
 		p.drain(p.v[0])
@@ -57,7 +57,7 @@ func (p *pair) read(addr uint64, h vi.MemHandle, n int) bool {
 	return p.remoteOp(vi.NewRDMARead(vi.RemoteSegment{Address: addr, Handle: h}, p.seg(0, 0, n)), vi.ErrorRDMARProt)
 }
 
-// testEdges accesses the first byte of a region, its last byte, the byte after its end, and
+// testEdges accesses the first byte of a region, the last byte, the byte after the end, and
 // addresses around 2^64. [VIA-8.3-15] [VIA-1.4-3] [VIA-1.4-2]
 func testEdges(e *env) {
 	const n = 1000
@@ -112,8 +112,8 @@ func (e *env) edge(n int, addr func(base uint64) uint64, length int, allowed boo
 	p.wantStatus("gather", p.reapSend(p.v[0], s), vi.StatusOpSend|want)
 }
 
-// testProtection violates each condition on tags and enables, one at a time. [VIA-8.3-14]
-// [VIA-1.5-1] [VIA-1.5-2] [VIA-1.5-7] [VIA-1.5-8] [VIA-1.5-9] [VIA-1.4-7]
+// testProtection violates each condition on tags and enables separately. [VIA-8.3-14] [VIA-1.5-1]
+// [VIA-1.5-2] [VIA-1.5-7] [VIA-1.5-8] [VIA-1.5-9] [VIA-1.4-7]
 func testProtection(e *env) {
 	type setup struct {
 		name                   string
@@ -144,8 +144,8 @@ func testProtection(e *env) {
 				Ptag: tags[c.region], EnableRDMAWrite: c.regionWrite, EnableRDMARead: c.regonRead && e.canRead(),
 			})
 			pair := func() *pair {
-				// All enables of the initiator are off. These enables do not restrict the
-				// operations that the initiator itself requests.
+				// All enables of the initiator are off. The initiator's enables do not restrict the
+				// initiator's own operations.
 				p := &pair{env: e}
 				p.v[0] = e.vi(0, func(a *vi.Attributes) { a.EnableRDMAWrite, a.EnableRDMARead = false, false })
 				p.v[1] = e.vi(1, func(a *vi.Attributes) {
@@ -179,8 +179,8 @@ func testProtection(e *env) {
 	}
 }
 
-// testAttributeChange: a change of tags and enables applies to operations that start after it.
-// [VIA-1.5-3] [VIA-6.4-4] [VIA-6.4-2]
+// testAttributeChange: a change of tags and enables applies to later operations. [VIA-1.5-3]
+// [VIA-6.4-4] [VIA-6.4-2]
 func testAttributeChange(e *env) {
 	nic := e.nics[1]
 	tag, err := nic.CreatePtag()
@@ -282,7 +282,7 @@ func testRegistration(e *env) {
 	e.wantErr("deregistering nothing", nic.DeregisterMem(nil), vi.ErrInvalidParameter)
 	e.wantErr("a region of another NIC", e.nics[0].DeregisterMem(e.region(1, 1)), vi.ErrInvalidParameter)
 
-	// The same memory has two handles here, each with its own rights.
+	// The same memory has two handles here, each with separate rights.
 	shut := e.regionOf(1, buf, vi.MemAttributes{})
 	open := e.regionOf(1, buf[10:90], vi.MemAttributes{EnableRDMAWrite: true})
 	if shut.Handle() == open.Handle() {
@@ -314,9 +314,9 @@ func testRegistration(e *env) {
 	}
 }
 
-// testDeregister repeatedly deregisters a region while the peer reads and writes it. Accesses in
+// testDeregister repeatedly deregisters a region while the peer reads and writes. Accesses in
 // progress end before DeregisterMem returns, and no access follows; the race detector would report
-// one. [VIA-8.3-16] [VIA-6.4-3]
+// a later access. [VIA-8.3-16] [VIA-6.4-3]
 func testDeregister(e *env) {
 	size := min(20000, int(e.mtu()))
 	buf := [2][]byte{make([]byte, 2*size), make([]byte, 2*size)} // concurrent Writes and Reads use one half each

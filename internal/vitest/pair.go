@@ -29,7 +29,7 @@ func (e *env) connected(opts ...func(*vi.Attributes)) *pair {
 	return p
 }
 
-// unconnected returns a pair that is not connected yet.
+// unconnected returns a pair without a connection.
 func (e *env) unconnected(opts ...func(*vi.Attributes)) *pair {
 	e.Helper()
 	p := &pair{env: e}
@@ -48,8 +48,8 @@ func (p *pair) connect() {
 	p.must(p.connectVIs(p.v[0], p.v[1]))
 }
 
-// accept waits in a goroutine for a request at an address of side 1 and accepts it for v. It
-// returns a channel that gets the result.
+// accept waits in a goroutine for a request at an address of side 1 and accepts the request for v.
+// It returns a channel for the result.
 func (e *env) accept(ctx context.Context, at vi.Address, v *vi.VI) <-chan error {
 	accepted := make(chan error, 1)
 	go func() {
@@ -78,7 +78,8 @@ func (e *env) connectVIs(a, b *vi.VI) error {
 	return errors.Join(err, <-accepted)
 }
 
-// request repeats a connection request until the other side waits for it, and returns the result.
+// request repeats a connection request until the other side waits for the request, and returns the
+// result.
 func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)
@@ -89,7 +90,8 @@ func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) e
 	}
 }
 
-// reap removes the first descriptor of a queue, checks that it is want, and returns its status.
+// reap removes the first descriptor of a queue, checks that the removed descriptor is want, and
+// returns the status.
 func (e *env) reap(what string, wait func(context.Context) (*vi.Descriptor, error), want *vi.Descriptor) vi.Status {
 	e.Helper()
 	d, err := wait(e.ctx())
@@ -116,7 +118,7 @@ func (e *env) reapRecv(v *vi.VI, want *vi.Descriptor) vi.Status {
 	return e.reap("receive queue", v.RecvWait, want)
 }
 
-// wantStatus checks that status got, without the immediate bit, is one of want.
+// wantStatus checks that status got, without the immediate bit, is in want.
 func (e *env) wantStatus(what string, got vi.Status, want ...vi.Status) {
 	e.Helper()
 	if !slices.Contains(want, got&^(vi.StatusImmediate|vi.StatusDone)) {
@@ -147,7 +149,7 @@ func (p *pair) fill(side, off, n int, seed uint64) []byte {
 	return b
 }
 
-// pattern fills b with bytes that depend on seed and on their offset.
+// pattern fills b with bytes depending on seed and offset.
 func pattern(b []byte, seed uint64) {
 	r := rand.NewPCG(seed, 0x5eed)
 	for len(b) > 0 {
@@ -176,7 +178,7 @@ func (p *pair) works() {
 	}
 }
 
-// drain reaps all descriptors of v. It fails the test if one does not complete.
+// drain reaps all descriptors of v. It fails the test if a descriptor does not complete.
 func (e *env) drain(v *vi.VI) {
 	e.Helper()
 	for _, wait := range []func(context.Context) (*vi.Descriptor, error){v.SendWait, v.RecvWait} {

@@ -15,7 +15,7 @@ func (e *env) peers(opts ...func(*vi.Attributes)) (p *pair, addr [2]vi.Address) 
 	return p, [2]vi.Address{e.address(0), e.address(1)}
 }
 
-// ask issues the peer-to-peer request of one side.
+// ask issues the peer-to-peer request of a side.
 func (p *pair) ask(side int, addr [2]vi.Address, timeout time.Duration) {
 	p.Helper()
 	p.must(p.v[side].ConnectPeerRequest(addr[side], addr[1-side], timeout))
@@ -40,7 +40,7 @@ func (p *pair) peered() {
 	p.works()
 }
 
-// testPeer connects in the peer-to-peer model, and checks its failures. [VIA-8.3-8] [VIA-6.4-21]
+// testPeer connects in the peer-to-peer model, and checks failures. [VIA-8.3-8] [VIA-6.4-21]
 // [VIA-6.4-22] [VIA-2.2-3]
 func testPeer(e *env) {
 	for side, name := range []string{"AFirst", "BFirst"} {

@@ -44,7 +44,7 @@ func testDoneWait(e *env) {
 		e.Error("the wait returned something else")
 	}
 	p.reapSend(p.v[0], nil)
-	// If the head has completed, Wait returns it although the context is cancelled.
+	// If the head has completed, Wait returns the head although the context is cancelled.
 	r = p.postRecv(1, vi.NewRecv(p.seg(1, 0, 100)))
 	p.post(0, vi.NewSend())
 	p.reapSend(p.v[0], nil)
@@ -58,7 +58,7 @@ func testDoneWait(e *env) {
 	if d, err := v.RecvWait(ctx); d != nil || !errors.Is(err, context.Canceled) {
 		e.Errorf("a cancelled wait: %v", err)
 	}
-	// Disconnect wakes the waiter, which gets the flushed descriptor.
+	// Disconnect wakes the waiter, and the waiter gets the flushed descriptor.
 	done := make(chan error, 1)
 	go func() { _, err := v.RecvWait(context.Background()); done <- err }()
 	time.Sleep(moment)
@@ -78,7 +78,7 @@ func testDoneWait(e *env) {
 }
 
 // testDoneBesideWait: Done does not block while another goroutine is in Wait. If several goroutines
-// wait, each descriptor goes to exactly one. [VIA-8.3-5] [VIA-6.4-8] [VIA-6.7-1]
+// wait, each descriptor goes to exactly one waiter. [VIA-8.3-5] [VIA-6.4-8] [VIA-6.7-1]
 func testDoneBesideWait(e *env) {
 	if !e.nics[0].Query().ThreadSafe {
 		e.Error("the NIC says that it is not safe for concurrent use")
@@ -138,9 +138,9 @@ func testDoneBesideWait(e *env) {
 	wg.Wait()
 }
 
-// testNotify: a registration gets a descriptor that has already completed, or else the next one.
-// Several registrations are served in order. Destroying the VI cancels them. [VIA-8.3-18]
-// [VIA-6.4-12] [VIA-6.4-27]
+// testNotify: a registration gets an already completed descriptor, or else the next descriptor.
+// Several registrations are served in order. Destroying the VI cancels all registrations.
+// [VIA-8.3-18] [VIA-6.4-12] [VIA-6.4-27]
 func testNotify(e *env) {
 	p := e.connected()
 	got := make(chan *vi.Descriptor, 10)
@@ -181,7 +181,7 @@ func testNotify(e *env) {
 	if _, err := p.v[1].RecvDone(); err != vi.ErrQueueEmpty {
 		e.Errorf("a notified descriptor was not reaped: %v", err)
 	}
-	// A handler may call the package: this one, on the send queue, posts descriptors.
+	// A handler may call the package: the handler of the send queue posts descriptors.
 	again := make(chan error, 1)
 	p.drain(p.v[0])
 	e.must(p.v[0].SendNotify(func(d *vi.Descriptor) {
@@ -287,7 +287,7 @@ func testCQ(e *env) {
 		e.must(other.PostSend(vi.NewSend(there.Segment(0, 10))))
 		reap(c.recv, true, v.RecvDone, v.RecvWait)
 		e.reapSend(other, nil)
-		// An entry becomes stale if its descriptor is reaped from the work queue and the VI is then
+		// An entry becomes stale if the descriptor is reaped from the work queue and the VI is then
 		// destroyed.
 		e.must(v.PostRecv(vi.NewRecv()))
 		e.must(v.PostSend(vi.NewSend(make([]vi.Segment, nic.Query().MaxSegmentsPerDesc+1)...))) // fails
@@ -335,8 +335,8 @@ func testCQ(e *env) {
 	}
 }
 
-// testCQBusy: notifications, waiters and pollers use a queue while it is resized. Each entry goes
-// to exactly one of them. [VIA-6.4-25] [VIA-6.4-26] [VIA-6.4-27] [VIA-6.7-1]
+// testCQBusy: notifications, waiters and pollers use a queue during a resize. Each entry goes to
+// exactly one user. [VIA-6.4-25] [VIA-6.4-26] [VIA-6.4-27] [VIA-6.7-1]
 func testCQBusy(e *env) {
 	q, err := e.nics[1].CreateCQ(2)
 	e.must(err)
@@ -422,7 +422,7 @@ func testCQBusy(e *env) {
 		e.Errorf("%d entries too many", len(entries))
 	}
 	e.wantErr("no handler", q.Notify(nil), vi.ErrInvalidParameter)
-	// Destroying a queue cancels its registrations.
+	// Destroying a queue cancels the registrations.
 	q2, err := e.nics[1].CreateCQ(1)
 	e.must(err)
 	e.must(q2.Notify(func(vi.Completion) { e.Error("notified of a destroyed queue") }))

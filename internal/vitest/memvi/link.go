@@ -6,7 +6,7 @@ import (
 	"viaduct/vi"
 )
 
-// A link is one side of a connection. step makes all calls of its Endpoint, under mu. The worker
+// A link is a side of a connection. step makes all calls of the Endpoint, under mu. The worker
 // goroutine and polling consumers call step. [VIA-4.4-2]
 type link struct {
 	net  *Network
@@ -155,7 +155,8 @@ func (l *link) grant() {
 	}
 }
 
-// sendNext sends the next descriptor. It returns false if there is none or if it must wait.
+// sendNext sends the next descriptor. It returns false if there is no descriptor or the descriptor
+// must wait.
 func (l *link) sendNext() bool {
 	d := l.ep.NextSend()
 	if d == nil || l.peer.wire.full() {
@@ -277,7 +278,7 @@ func (l *link) handle(m message) {
 	}
 }
 
-// conclude reports the end of a message to its sender: at Unreliable Delivery never; at Reliable
+// conclude reports the end of a message to the sender: at Unreliable Delivery never; at Reliable
 // Delivery only an error, by ending the connection; at Reliable Reception always. [VIA 4.5]
 // [VIA-4.5-4] [VIA-4.5-6]
 func (l *link) conclude(m message, remote vi.Status) {
@@ -289,7 +290,7 @@ func (l *link) conclude(m message, remote vi.Status) {
 	}
 }
 
-// finishRecv completes a receive and the message that consumed it.
+// finishRecv completes a receive and the consuming message.
 func (l *link) finishRecv(m message, d *vi.Descriptor, seq uint64, r vi.Delivery, remote vi.Status) {
 	if l.ep.FinishRecv(d, seq, r) {
 		l.dead = true // no message may follow; conclude ends the connection
@@ -328,7 +329,7 @@ func (l *link) handleSend(m message) {
 	l.finishRecv(m, d, seq, r, remote)
 }
 
-// place copies the payload of an RDMA Write to its target, and returns the error bits, or 0.
+// place copies the payload of an RDMA Write to the target, and returns the error bits, or 0.
 func (l *link) place(m message) vi.Status {
 	if m.corrupt {
 		return vi.StatusTransportError
@@ -418,10 +419,10 @@ func Cut(v *vi.VI) {
 	}
 }
 
-// CorruptNext damages the next message that v sends.
+// CorruptNext damages the next message sent by v.
 func CorruptNext(v *vi.VI) { setFault(v, corruptFault) }
 
-// TruncateNext removes the end of the next message that v sends.
+// TruncateNext removes the end of the next message sent by v.
 func TruncateNext(v *vi.VI) { setFault(v, partialFault) }
 
 func setFault(v *vi.VI, f fault) {
@@ -432,7 +433,8 @@ func setFault(v *vi.VI, f fault) {
 	}
 }
 
-// Stall makes v handle no messages until resume is called. Without a connection it does nothing.
+// Stall makes v handle no messages until resume is called. Without a connection, Stall does
+// nothing.
 func Stall(v *vi.VI) (resume func()) {
 	l, ok := v.Link().(*link)
 	if !ok {
@@ -445,7 +447,7 @@ func Stall(v *vi.VI) (resume func()) {
 	}
 }
 
-// Backlog returns the number of arrived messages that v has not handled.
+// Backlog returns the number of arrived messages not yet handled by v.
 func Backlog(v *vi.VI) int {
 	l, ok := v.Link().(*link)
 	if !ok {

@@ -18,7 +18,7 @@ const (
 	byeMsg                  // the end of the connection
 )
 
-// A message is the unit that the network carries.
+// A message is the unit carried by the network.
 type message struct {
 	kind    kind
 	seq     uint64 // sequence number of the descriptor, at the side that posted it
@@ -35,13 +35,13 @@ type message struct {
 	orderly bool // in a bye: the peer's consumer has disconnected
 }
 
-// A sender stops when a wire has this many unhandled messages or bytes.
+// A sender stops when a wire has wireMessages unhandled messages, or wireBytes unhandled bytes.
 const (
 	wireMessages = 64
 	wireBytes    = 4 << 20
 )
 
-// A wire carries messages in one direction.
+// A wire carries messages in a single direction.
 type wire struct {
 	mu    sync.Mutex
 	queue []message // guarded by mu

@@ -15,14 +15,14 @@ import (
 // readWindow is the number of RDMA Reads a side serves at once if its VI gives no number.
 const readWindow = 4
 
-// A Network connects the NICs that are opened on it. It implements vi.Provider. Its exported fields
+// A Network connects the NICs opened on the network. It implements vi.Provider. The exported fields
 // must be set before the first Open.
 type Network struct {
 	// Limits, if set, may change the attributes of a NIC.
 	Limits func(*vi.NICAttributes)
 
-	// Lose, if set, is called for each message at Unreliable Delivery. If it returns true, the
-	// message is lost. It may be called from any goroutine.
+	// Lose, if set, is called for each message at Unreliable Delivery. If Lose returns true, the
+	// message is lost. Any goroutine may call Lose.
 	Lose func() bool
 
 	mu    sync.Mutex
@@ -32,7 +32,7 @@ type Network struct {
 
 var _ vi.Provider = (*Network)(nil)
 
-// New returns a network that has no NICs.
+// New returns a network without NICs.
 func New() *Network { return &Network{} }
 
 // Open opens the node called name, from mem0 to mem255; "" means mem0. [VIA 6.4.1]
@@ -168,7 +168,7 @@ type answer struct {
 	err error
 }
 
-// A request is a connection request that was passed to a wait.
+// A request is a connection request passed to a wait.
 type request struct {
 	d             *device // the device where the request arrived
 	ep            *vi.Endpoint
@@ -188,7 +188,7 @@ func (r *request) answerLocked(a answer) bool {
 	return true
 }
 
-// Connect finds the wait, passes the request to it, and waits for the answer.
+// Connect finds the wait, passes the request to the wait, and waits for the answer.
 func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
 	n := d.net
 	if !isNode(remote.Host) {
@@ -212,8 +212,8 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 
 func isNode(host []byte) bool { return len(host) == 4 && string(host[:3]) == "mem" }
 
-// conclude waits for an answer. If ctx ends or the device is closed first, conclude calls withdraw,
-// which must make sure that an answer is in the channel.
+// conclude waits for an answer. If ctx ends or the device is closed first, conclude calls withdraw;
+// withdraw must make sure that an answer is in the channel.
 func (d *device) conclude(ctx context.Context, answers chan answer, withdraw func(error)) (vi.Link, vi.Agreement, error) {
 	var err error
 	select {
@@ -261,7 +261,7 @@ func (r *request) Reject() error {
 	return nil
 }
 
-// told returns the attributes of a VI as the other side sees them, which is without the tag.
+// told returns the attributes of a VI as seen by the other side, without the tag.
 func told(ep *vi.Endpoint) vi.Attributes {
 	a := ep.Attributes()
 	a.Ptag = nil // a tag has no meaning at the other side
@@ -277,8 +277,8 @@ func agree(self, remote *vi.Endpoint, addr vi.Address) vi.Agreement {
 	return g
 }
 
-// window returns the number of RDMA Reads a VI serves at once. It is 1 for a VI that serves none,
-// because it refuses Reads one at a time.
+// window returns the number of RDMA Reads a VI serves at once. The window is 1 for a VI that serves
+// none, because the VI refuses Reads one at a time.
 func window(a vi.Attributes) int {
 	switch {
 	case a.ReadWindow > 0:
@@ -297,7 +297,7 @@ type peerReq struct {
 }
 
 // ConnectPeer searches for the matching request of the peer. If there is none yet, the peer's
-// request will find this one. [VIA 6.4.6] [VIA-6.4-21] [VIA-6.4-23]
+// request will find this request. [VIA 6.4.6] [VIA-6.4-21] [VIA-6.4-23]
 func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
 	n := d.net
 	p := &peerReq{ep: ep, local: d.own(local), remote: remote, answer: make(chan answer, 1)}
