@@ -34,14 +34,14 @@ const (
 //	_viaduct._tcp.node7.vi.example.com.          SRV  0 0 3050 node7.example.com.
 //
 // The values are ADDRESS:PORT, one for each address of each target of the best priority that has
-// records, in the order the weights give.
+// records, in the order given by the weights.
 //
-// The system's resolver does not report the lifetime of an answer, so Refresh replaces it: an
-// answer is reused for that long, and then the name is queried again. If the query fails, the
-// answer remains in use, marked stale, until it is three times as old as Refresh. The resolver, or
-// the server that it asks, may cache answers for the lifetime in the records. Names can't be
-// listed, and nothing can be registered. A DNS is safe for concurrent use; its fields must not be
-// changed after the first use.
+// The system's resolver does not report the lifetime of an answer, so Refresh replaces the
+// lifetime: an answer is reused for Refresh, and then the name is queried again. If the query
+// fails, the answer remains in use, marked stale, until three times as old as Refresh. The
+// resolver, or the server behind the resolver, may cache answers for the lifetime in the records.
+// Names can't be listed, and nothing can be registered. A DNS is safe for concurrent use; the
+// fields must not be changed after the first use.
 type DNS struct {
 	Domain   string
 	Resolver *net.Resolver // nil means net.DefaultResolver
@@ -53,7 +53,7 @@ type DNS struct {
 	known map[dnsName]*dnsAnswer // guarded by mu
 }
 
-// maxKnown is the maximum number of names that a DNS registry remembers.
+// maxKnown is the maximum number of names remembered by a DNS registry.
 const maxKnown = 4096
 
 type dnsName struct{ kind, name string }
@@ -83,8 +83,8 @@ func (d *DNS) Resolve(ctx context.Context, kind, name string) (Answer, error) {
 	return d.resolve(ctx, kind, name, d.refresh())
 }
 
-// resolve returns the known answer if it is younger than age. Otherwise it queries the resolver. If
-// the query fails, it returns the known answer, marked stale, or ErrUnavailable.
+// resolve returns the known answer if younger than age. Otherwise it queries the resolver. If the
+// query fails, the result is the known answer, marked stale, or ErrUnavailable.
 func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration) (Answer, error) {
 	owner, err := d.owner(kind, name)
 	if err != nil {
@@ -118,8 +118,8 @@ func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration)
 	return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// remember stores an answer. If maxKnown names are known, it first forgets answers older than
-// Refresh. If none is older, it does not store the answer.
+// remember stores an answer. If maxKnown names are known, answers older than Refresh are removed
+// first. If none is older, the new answer is not stored.
 func (d *DNS) remember(key dnsName, a *dnsAnswer) {
 	if d.known == nil {
 		d.known = make(map[dnsName]*dnsAnswer)
@@ -144,7 +144,7 @@ func (a *dnsAnswer) answer(now time.Time, stale bool) (Answer, error) {
 	return out, nil
 }
 
-// Watch implements Registry. The name must not be empty. Watch queries it every Refresh.
+// Watch implements Registry. The name must not be empty. Watch queries the name every Refresh.
 func (d *DNS) Watch(ctx context.Context, kind, name string, f func(Answer)) error {
 	if name == "" {
 		return fmt.Errorf("%w in DNS: say which", ErrNoList)

@@ -57,8 +57,8 @@ func (z *zone) change(f func()) {
 }
 
 // TestDNS checks that the registry queries the names of the zone, and that the answer has the best
-// priority that has an address. An answer is reused for one refresh interval. If the server is
-// gone, the answer is marked stale for two more intervals, and then not used any more.
+// priority with an address. An answer is reused for one refresh interval. If the server is gone,
+// the answer is marked stale for two more intervals, and then not used any more.
 func TestDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

@@ -3,18 +3,18 @@
 // as they live.
 //
 // A [Registry] registers a [Record] under a lease, resolves a name to the registered records, and
-// watches for changes. A registration ends if its lease is not renewed, so that a dead host
-// disappears from the table; [Keep] renews a lease for as long as a process wants it. Every record
-// of an answer has the time of expiry. The answer also says whether the registry is out of reach,
-// so that the records are only the last known.
+// watches for changes. A registration ends if the lease is not renewed, so that a dead host
+// disappears from the table; [Keep] renews a lease for as long as a process wants. Every record of
+// an answer has the time of expiry. The answer also says whether the registry is out of reach, so
+// that the records are only the last known.
 //
-// The package has a file that is followed when it changes ([File]) and DNS SRV records, which can
-// only be read ([DNS]). A program adds any other kind by implementing Registry. [Table] helps with
-// that: it keeps the known records, drops expired ones and serves Resolve and Watch from memory, so
-// that lookups do not wait for the network and do not fail while the registry is out of reach. The
-// command viaduct has an implementation for etcd.
+// The package has a file whose changes are followed ([File]), and read-only DNS SRV records
+// ([DNS]). A program adds any other kind by implementing Registry. [Table] helps: it keeps the
+// known records, drops expired ones and serves Resolve and Watch from memory, so that lookups do
+// not wait for the network and do not fail while the registry is out of reach. The command viaduct
+// has an implementation for etcd.
 //
-// The kinds of names that this module uses are [PortMapper], [VI] and [Fabric].
+// The kinds of names in this module are [PortMapper], [VI] and [Fabric].
 //
 //	reg := registry.NewFile("/etc/viaduct/registry")
 //	k, err := registry.Keep(ctx, reg, registry.Record{

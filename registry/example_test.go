@@ -12,7 +12,7 @@ import (
 	"viaduct/registry"
 )
 
-// A service registers itself while it runs, and a client finds it by its name.
+// A service registers itself while running, and a client finds the service by name.
 func Example() {
 	dir, err := os.MkdirTemp("", "names")
 	if err != nil {

@@ -26,13 +26,13 @@ const fileInterval = time.Second
 // maxFileBytes is the maximum length of a registry file in bytes.
 const maxFileBytes = 16 << 20
 
-// A File is a registry in a file that all its users can reach, one record per line:
+// A File is a registry in a file within reach of all users, one record per line:
 //
 //	# kind  name          value
 //	vi      node7         192.0.2.7
 //	sdp     192.0.2.7:80  192.0.2.7:8080
 //
-// Text after # is comment. An operator writes such lines, which do not expire. Register adds lines
+// Text after # is comment. An operator writes such lines; they do not expire. Register adds lines
 // with two more fields, id=HEX and until=TIME in the form of RFC 3339, and removes expired ones.
 // Every change replaces the whole file, so that no reader sees half a file. The change holds a lock
 // on the file PATH.lock, so the directory must be writable. The clocks of hosts with a common file
@@ -53,8 +53,8 @@ type File struct {
 // first Register.
 func NewFile(path string) *File { return &File{path: path, file: follow.New(path)} }
 
-// refresh reads the file if it has changed. If the file can't be read or parsed, it marks the table
-// stale and returns ErrUnavailable.
+// refresh reads the file if it has changed. If the file can't be read or parsed, refresh marks the
+// table stale and returns ErrUnavailable.
 func (f *File) refresh() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *File) Watch(ctx context.Context, kind, name string, fn func(Answer)) er
 	return err
 }
 
-// Register implements Registry. It adds a line to the file, which it creates if necessary.
+// Register implements Registry. It adds a line to the file, and creates the file if necessary.
 func (f *File) Register(ctx context.Context, r Record, lease time.Duration) (Lease, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
@@ -133,8 +133,8 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// change replaces the file by the lines that edit returns, under the lock of the file. edit gets
-// the present lines without expired ones, or none if the file does not exist.
+// change replaces the file by the lines returned by edit, under the lock of the file. edit gets the
+// present lines without expired lines, or none if the file does not exist.
 func (f *File) change(ctx context.Context, edit func([]fileLine) ([]fileLine, error)) error {
 	unlock, err := lockFile(ctx, f.path+".lock")
 	if err != nil {
@@ -187,7 +187,7 @@ func replaceFile(path string, mode fs.FileMode, write func(io.Writer) error) err
 	return err
 }
 
-// A fileLease is a line that Register added.
+// A fileLease is a line added by Register.
 type fileLease struct {
 	f     *File
 	r     Record

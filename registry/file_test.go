@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestFile: a file has lines of an operator and of registrations. A registration ends with its
-// lease or when it is released. The operator's lines and comments stay.
+// TestFile: a file has lines of an operator and of registrations. A registration ends with the
+// lease or by a release. The operator's lines and comments stay.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "names")
 	synctest.Test(t, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestFile(t *testing.T) {
 	})
 }
 
-// TestFileWatch: a file that is replaced is read within a second.
+// TestFileWatch: a replaced file is read within a second.
 func TestFileWatch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "names")
 	write(t, path, "vi a 1\n")

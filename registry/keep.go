@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// MinLease is the shortest lease that Keep accepts.
+// MinLease is the shortest lease accepted by Keep.
 const MinLease = time.Second
 
-// A Registration is a record that Keep maintains in a registry. It is safe for concurrent use.
+// A Registration is a record maintained in a registry by Keep. It is safe for concurrent use.
 type Registration struct {
 	end    context.CancelFunc
 	done   chan struct{}
@@ -19,11 +19,11 @@ type Registration struct {
 	result error // valid after done is closed
 }
 
-// Keep registers r and renews its lease until the Registration is closed or ctx has ended. It
-// returns after the first attempt to register r, with the error if this attempt failed. If the
-// lease ends later because the registry was unreachable for too long, Keep registers r again as
-// soon as possible, for example after a restart of the registry. report, if not nil, is called with
-// an error when renewing begins to fail, and with nil when r is registered again. It is not called
+// Keep registers r and renews the lease until the Registration is closed or ctx has ended. It
+// returns after the first attempt to register r, with the error of a failed attempt. If the lease
+// ends later because the registry was unreachable for too long, Keep registers r again as soon as
+// possible, for example after a restart of the registry. report, if not nil, is called with an
+// error when renewing begins to fail, and with nil when r is registered again. It is not called
 // concurrently with itself.
 func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, report func(error)) (*Registration, error) {
 	if lease < MinLease {
@@ -45,9 +45,8 @@ func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, repo
 	return k, nil
 }
 
-// Close withdraws the registration, and waits at most two seconds for that. If the withdrawal
-// fails, Close returns its error, and the registration ends with its lease. Close may be called
-// more than once.
+// Close withdraws the registration, and waits at most two seconds. If the withdrawal fails, Close
+// returns the error, and the registration ends with the lease. Close may be called more than once.
 func (k *Registration) Close() error {
 	k.close.Do(k.end)
 	<-k.done

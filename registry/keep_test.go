@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A script is a registry of one record. A test sets the times at which it is unreachable, by the
-// clock of the bubble.
+// A script is a registry of a single record. A test sets the unreachable times, by the clock of the
+// bubble.
 type script struct {
 	mu       sync.Mutex
 	begin    time.Time
@@ -86,8 +86,8 @@ func (l *scriptLease) Release(context.Context) error {
 }
 
 // TestKeep follows a registration by a clock. The registration must be renewed three times per
-// lease, and survive a failure that is shorter than the lease. After a longer failure, or if an
-// operator has removed the record, Keep must register again. Close must withdraw the registration.
+// lease, and survive a failure shorter than the lease. After a longer failure, or if an operator
+// has removed the record, Keep must register again. Close must withdraw the registration.
 func TestKeep(t *testing.T) {
 	const lease = 12 * time.Second
 	for _, c := range []struct {

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// lockPause is the pause between two attempts to get a lock that another process holds.
+// lockPause is the pause between two attempts to get a lock held by another process.
 const lockPause = 5 * time.Millisecond
 
-// lockFile takes the lock at path. The system releases it when the process ends. The file is not
-// removed, because two processes could then lock different files of that name.
+// lockFile takes the lock at path. The system releases the lock when the process ends. The file is
+// not removed, because two processes could then lock different files of the same name.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// These are the kinds of names that this module uses. Any other word of lower-case letters, digits
-// and hyphens is a kind too.
+// These are the kinds of names in this module. Any other word of lower-case letters, digits and
+// hyphens is a kind too.
 const (
-	// PortMapper maps conventional addresses, such as "192.0.2.1:80" or "*:80", to the addresses
-	// that speak SDP.
+	// PortMapper maps conventional addresses, for example "192.0.2.1:80" or "*:80", to SDP
+	// addresses.
 	PortMapper = "sdp"
 
 	// VI maps host names to the host parts of addresses, in the text form of a VI provider.
@@ -50,14 +50,14 @@ var (
 	ErrNoList = errors.New("registry: names can't be listed")
 )
 
-// A Record holds the address of one instance of a named service. Several records may have the same
+// A Record holds the address of an instance of a named service. Several records may have the same
 // kind and name.
 type Record struct {
 	Kind  string
 	Name  string // 1 to 255 bytes of visible characters without "/"; upper and lower case differ
 	Value string // 1 to 1024 bytes of visible characters
 
-	// Until is the time when the record expires; zero means never. Register ignores it.
+	// Until is the time when the record expires; zero means never. Register ignores Until.
 	Until time.Time
 }
 
@@ -90,8 +90,8 @@ type Answer struct {
 	// Records are sorted by name, and within a name in the registry's order of preference.
 	Records []Record
 
-	// Stale means that the registry was unreachable. Records then has the last known ones that have
-	// not expired.
+	// Stale means that the registry was unreachable. Records then has the last known, unexpired
+	// records.
 	Stale bool
 }
 
@@ -105,7 +105,7 @@ func (a Answer) Until() (t time.Time) {
 	return t
 }
 
-// at returns the answer without the records that have expired at time now.
+// at returns the answer without the records expired at time now.
 func (a Answer) at(now time.Time) Answer {
 	a.Records = slices.Clone(a.Records)
 	a.Records = slices.DeleteFunc(a.Records, func(r Record) bool { return !r.Until.IsZero() && !now.Before(r.Until) })
@@ -120,7 +120,7 @@ type Registry interface {
 	Register(ctx context.Context, r Record, lease time.Duration) (Lease, error)
 
 	// Resolve returns the records of a name. Errors: ErrNotFound, with an Answer whose Stale is set
-	// if that is only the last known state, and ErrUnavailable.
+	// if only the last known state has no record, and ErrUnavailable.
 	Resolve(ctx context.Context, kind, name string) (Answer, error)
 
 	// Watch calls f with the records of a name, or of all names of the kind if name is empty. It

@@ -24,8 +24,8 @@ type Table struct {
 // A kindRecords holds the records of a kind by name. The records of a name are in the order of Set.
 type kindRecords struct{ byName map[string][]Record }
 
-// Set replaces all known records. It leaves out records that do not pass Check, and returns the
-// error of the first such record. It does not keep the slice.
+// Set replaces all known records. It leaves out invalid records, and returns the error of Check for
+// the first. Set does not keep the slice.
 func (t *Table) Set(records []Record) error {
 	var bad error
 	fresh := make(map[string]*kindRecords)
@@ -50,8 +50,8 @@ func (t *Table) Set(records []Record) error {
 	return bad
 }
 
-// SetStale states that the registry cannot be reached. Known records are kept until they expire,
-// and are marked as stale. The next Set removes the mark.
+// SetStale states that the registry cannot be reached. Known records are kept until expiry, and are
+// marked as stale. The next Set removes the mark.
 func (t *Table) SetStale() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
