@@ -8,11 +8,12 @@ import "viaduct/internal/shm"
 // Write or the answer to a Read from memory of Alloc completes after the peer's copy. Over TCP, and
 // below 16 KiB, memory of Alloc behaves like any other memory.
 //
-// As soon as memory of Alloc was sent over shared memory to a process of the same user, that
-// process can read all memory of Alloc; no process can write to it. The memory is registered like
-// any other. The garbage collector does not manage the memory, so the bytes stay until [Free]. At
-// most 64 GiB can be allocated at a time, less if the limits of the process require it. On systems
-// other than Linux, Alloc returns [errors.ErrUnsupported]. Alloc is safe for concurrent use.
+// As soon as memory of Alloc was sent over shared memory to a process of the same user, the other
+// process can read all memory of Alloc; no process can write to the memory. The memory is
+// registered like any other. The garbage collector does not manage the memory, so the bytes stay
+// until [Free]. At most 64 GiB can be allocated at a time, less if the limits of the process
+// require it. On systems other than Linux, Alloc returns [errors.ErrUnsupported]. Alloc is safe for
+// concurrent use.
 func Alloc(n int) ([]byte, error) { return shm.Alloc(n) }
 
 // Free releases memory from Alloc. b must be the whole slice, and may be released once. Before the

@@ -9,8 +9,8 @@ import (
 	"viaduct/samehost"
 )
 
-// If both ends set SameHost and belong to one user on one host, the connection uses shared memory.
-// All transports have this option.
+// If both ends set SameHost and belong to the same user on the same host, the connection uses
+// shared memory. All transports have this option.
 func Example() {
 	ctx := context.Background()
 	cfg := &iwarp.Config{SameHost: samehost.Auto} // samehost.Require would fail where Auto uses TCP
@@ -33,7 +33,7 @@ func Example() {
 	// Output: shared memory
 }
 
-// Long messages that are sent from memory of Alloc are copied once, directly to the peer's buffer.
+// Long messages sent from memory of Alloc are copied once, directly to the peer's buffer.
 func ExampleAlloc() {
 	b, err := samehost.Alloc(1 << 20)
 	if err != nil {

@@ -1,8 +1,9 @@
 // Package samehost selects and reports whether a connection between two processes of one host
-// transfers its bytes through shared memory instead of TCP. All transports use its types.
+// transfers its bytes through shared memory instead of TCP. All transports use the types of
+// samehost.
 //
-// The two processes find each other by a name in the abstract namespace of AF_UNIX sockets, which
-// the processes of one network namespace share. Containers with separate network namespaces need a
+// The two processes find each other by a name in the abstract namespace of AF_UNIX sockets, shared
+// by the processes of a network namespace. Containers with separate network namespaces need a
 // directory mounted into both (SameHostDir of the transports). The user of both processes must own
 // the directory, and no other user may write to it. As a proof, each process then passes its end of
 // the TCP connection to the other process. If addresses are translated between the two processes,
@@ -13,9 +14,9 @@
 // one end cannot or does not want to use shared memory, the connection uses TCP, and [Path] has the
 // reason.
 //
-// Over shared memory this process copies the sent bytes itself, while over TCP the kernel copies
-// them. So memory that is unmapped or shrinks while it is registered must be registered with
-// Guarded; without Guarded, the access is a fault that ends the process.
+// Over shared memory this process copies the sent bytes itself, while over TCP the kernel copies.
+// So memory that is unmapped or shrinks while registered must be registered with Guarded; without
+// Guarded, the access is a fault and ends the process.
 package samehost
 
 import (
@@ -44,8 +45,7 @@ func (p Policy) String() string {
 	return "Policy(" + strconv.Itoa(int(p)) + ")"
 }
 
-// Parse returns the policy that s names: "auto", "off" or "require". For any other text it returns
-// an error.
+// Parse returns the policy named by s: "auto", "off" or "require". Any other text is an error.
 func Parse(s string) (Policy, error) {
 	if i := slices.Index(names[:], s); i >= 0 {
 		return Policy(i), nil
