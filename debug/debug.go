@@ -13,9 +13,9 @@ type Config struct {
 	Program string // what the process does; empty means the name of its executable
 	Version string
 
-	// Dir is the directory of the socket. Listen creates it, for this user alone, if it does not
-	// exist. Empty means the directory where "viaduct ps" looks: $XDG_RUNTIME_DIR/viaduct, or
-	// viaduct-UID in the directory for temporary files.
+	// Dir is the directory of the socket. Listen creates a missing directory, for this user alone.
+	// Empty means the directory where "viaduct ps" looks: $XDG_RUNTIME_DIR/viaduct, or viaduct-UID
+	// in the directory for temporary files.
 	Dir string
 }
 
@@ -26,7 +26,7 @@ type Server struct {
 }
 
 // Listen creates the status socket of this process. It returns an error if the directory belongs to
-// another user, or if others can write or read it.
+// another user, or if others can write or read the directory.
 func Listen(c Config) (*Server, error) {
 	s, err := status.Listen(status.Config{Program: c.Program, Version: c.Version, Dir: c.Dir})
 	if err != nil {
@@ -80,7 +80,6 @@ func (s *Server) WatchQueuePair(q *iwarp.QueuePair, hint ...Hint) {
 	s.server().WatchQueuePair(q, hints(hint)...)
 }
 
-// WatchVI registers a VI that is connected, or for which a connection attempt is in progress. The VI
-// is listed until it is Idle again. A VI that is Idle at the call is not listed. Only the first hint
-// is used.
+// WatchVI registers a connected VI, or a VI with a connection attempt in progress. The VI is listed
+// until Idle again. A VI that is Idle at the call is not listed. Only the first hint is used.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) { s.server().WatchVI(v, hints(hint)...) }

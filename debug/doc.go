@@ -11,6 +11,6 @@
 // print the list as JSON, for use by programs.
 //
 // The socket is in the user's run directory, for this user alone. Nothing is counted or sent unless
-// a command asks for it. Watching a connection needs no goroutine, and does not keep the connection
-// alive once it has ended.
+// a command asks. Watching a connection needs no goroutine, and does not keep an ended connection
+// alive.
 package debug
