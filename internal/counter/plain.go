@@ -4,14 +4,14 @@ package counter
 
 import "sync/atomic"
 
-// A Counter is a number with one writer at a time. The zero value is 0.
+// A Counter is a number with a single writer at a time. The zero value is 0.
 type Counter struct{ n uint64 }
 
-// Add adds n. Only the writer calls it.
+// Add adds n. Only the writer calls Add.
 func (c *Counter) Add(n uint64) { c.n += n }
 
-// Set sets the number to n. Only the writer calls it.
+// Set sets the number to n. Only the writer calls Set.
 func (c *Counter) Set(n uint64) { c.n = n }
 
-// Load returns the number, current or slightly old. Any goroutine may call it.
+// Load returns the number, current or slightly old. Any goroutine may call Load.
 func (c *Counter) Load() uint64 { return atomic.LoadUint64(&c.n) }
