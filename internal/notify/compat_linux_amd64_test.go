@@ -28,10 +28,10 @@ func init() {
 	}
 }
 
-// need32 skips the test where 32-bit calls of 64-bit programs do not work. The kernel may be built
-// without them (CONFIG_IA32_EMULATION, ia32_emulation=0), and some virtual machines let the
-// instruction fault although the kernel has them. Go's runtime turns that fault into a panic, so
-// the test checks the effect of a call instead of the program's end.
+// need32 skips the test where 32-bit calls of 64-bit programs do not work. The kernel may lack
+// these calls (CONFIG_IA32_EMULATION, ia32_emulation=0), and some virtual machines let the
+// instruction fault although the kernel has the calls. Go's runtime turns the fault into a panic,
+// so the test checks the effect of a call instead of the program's end.
 func need32(t *testing.T) {
 	t.Helper()
 	self, err := os.Executable()
@@ -46,8 +46,8 @@ func need32(t *testing.T) {
 	}
 }
 
-// compatExec executes a program by a 32-bit system call, although this process has 64 bits. It does
-// not return.
+// compatExec executes a program by a 32-bit system call, although this process has 64 bits.
+// compatExec does not return.
 func compatExec(argv ...string) {
 	m := lowPage()
 	base, le := uint32(uintptr(unsafe.Pointer(&m[0]))), binary.LittleEndian
@@ -74,7 +74,7 @@ func call32(nr, ebx, ecx, edx uint32) {
 	(*(*func())(unsafe.Pointer(&f)))()
 }
 
-// lowPage maps an executable page at an address below 4 GiB, which a 32-bit call can name.
+// lowPage maps an executable page at an address below 4 GiB, in the range of 32-bit calls.
 func lowPage() []byte {
 	m, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC,
 		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_32BIT)
@@ -84,8 +84,8 @@ func lowPage() []byte {
 	return m
 }
 
-// TestCompatExec checks that the listener gets the call if a 64-bit program executes another
-// program by a 32-bit call.
+// TestCompatExec: the listener gets the call if a 64-bit program executes another program by a
+// 32-bit call.
 func TestCompatExec(t *testing.T) {
 	need32(t)
 	self, err := os.Executable()

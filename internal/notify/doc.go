@@ -1,5 +1,6 @@
 // Package notify answers system calls of another program, unmodified and unprivileged, by the
-// kernel's seccomp user notification (Linux on amd64 and arm64). It does not interpret the calls.
+// kernel's seccomp user notification (Linux on amd64 and arm64). The package does not interpret the
+// calls.
 //
 //	func main() {
 //		notify.MaybeStub() // first: the program is started by this same binary
@@ -19,11 +20,11 @@
 //
 // # What a call is
 //
-// A Call represents a thread that waits in the kernel. It may be answered at once or later, by any
-// goroutine, exactly once. A signal to that thread withdraws the call: answers then fail with
+// A Call represents a thread waiting in the kernel. The call may be answered at once or later, by
+// any goroutine, exactly once. A signal to the thread withdraws the call: answers then fail with
 // ErrGone, and a restarted call arrives as a new Call. So serving a call must be idempotent. The
-// flag WAIT_KILLABLE_RECV, which would defer signals, is deliberately not set, because signals must
-// interrupt a held call like a native one.
+// flag WAIT_KILLABLE_RECV would defer signals. The flag is deliberately not set, because signals
+// must interrupt a held call like a native one.
 //
 // The numbers and pointers of a call belong to the program. Another thread of the program may change
 // the memory behind a pointer at any time, so read the memory once, check Valid, and use the copy.
@@ -33,7 +34,6 @@
 //
 // If the process that receives calls dies, every notified call fails with ENOSYS, and calls already
 // received wait forever. A second process that holds the listener (Listener.File, FromFile) can
-// prevent this: it calls Guard, which lets all calls pass, and Wake for calls that already wait. If
-// the process is killed in the middle of Inject, the call is answered with 0; the kernel has no
-// cure.
+// prevent this: Guard lets all calls pass, and Wake interrupts calls that already wait. If the
+// process is killed in the middle of Inject, the call is answered with 0; the kernel has no cure.
 package notify

@@ -30,7 +30,7 @@ const (
 // maxInsns is the kernel's limit for the instructions of a filter.
 const maxInsns = 4096
 
-// x32Bit marks the numbers of the x32 interface of amd64. The rules have no such numbers, so the
+// x32Bit marks the numbers of the x32 interface of amd64. The rules have no x32 numbers, so the
 // filter fails these calls with ENOSYS, as kernels built without x32 do.
 const (
 	x32Bit = 0x40000000
@@ -38,10 +38,10 @@ const (
 )
 
 // assemble returns the filter of rules for the processor with the given audit number, and of rules
-// with Compat for its 32-bit calls, whose audit number is compat. All other calls pass.
+// with Compat for the processor's 32-bit calls, whose audit number is compat. All other calls pass.
 //
-// Numbers without conditions come last: the kernel remembers that they are allowed, and runs no
-// filter for them at all.
+// Numbers without conditions come last: the kernel caches such allowed numbers, and runs no filter
+// for these calls at all.
 func assemble(arch, compat uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
 	p := []Insn{{Code: opLoad, K: dataArch}}
 	for _, is := range []struct {
@@ -70,11 +70,12 @@ func assemble(arch, compat uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
 
 // beyond returns p after a test that skips p unless A is k.
 func beyond(k uint32, p []Insn) []Insn {
-	// A conditional jump reaches at most 255 instructions; an unconditional one reaches any number.
+	// A conditional jump reaches at most 255 instructions; an unconditional jump reaches any
+	// number.
 	return append([]Insn{{Code: opJeq, K: k, Jt: 1}, {Code: opJump, K: uint32(len(p))}}, p...)
 }
 
-// A numberRules holds the rules for one system call number, in order.
+// A numberRules holds the rules for a system call number, in order.
 type numberRules struct {
 	nr    int
 	rules []Rule

@@ -126,8 +126,8 @@ func TestFilter(t *testing.T) {
 	})
 }
 
-// TestFilterRanges checks rules with a range of descriptors and with several conditions, which a
-// supervisor needs for its own descriptors.
+// TestFilterRanges checks rules with a range of descriptors and with several conditions, as needed
+// for a supervisor's own descriptors.
 func TestFilterRanges(t *testing.T) {
 	rules := []Rule{
 		{Nr: 1, If: []Cond{{Arg: 0, Low: 960, High: 1019}}, Do: Notify},
@@ -161,7 +161,7 @@ func TestFilterRanges(t *testing.T) {
 	}
 }
 
-// TestFilterErrors checks that assemble refuses invalid rules, and filters that are too long.
+// TestFilterErrors: assemble refuses invalid rules, and filters that are too long.
 func TestFilterErrors(t *testing.T) {
 	long := []Rule{{Nr: 1, Do: Notify}}
 	for range 1000 {

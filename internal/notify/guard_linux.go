@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guard serves a listener whose first receiver has died. It lets every call pass, until no task is
-// left that could make a call, and returns the error of Recv. Call Wake at the same time.
+// Guard serves a listener whose first receiver has died. Guard lets every call pass, until no task
+// is left to make a call, and returns the error of Recv. Call Wake at the same time.
 func Guard(l *Listener) error {
 	for {
 		c, err := l.Recv()
@@ -26,11 +26,11 @@ func Guard(l *Listener) error {
 	}
 }
 
-// Wake interrupts descendants of this process that wait in a call which the dead receiver had
-// received. The kernel then restarts the call and reports it again. This process should be an
-// ancestor of the program, or have become one by PR_SET_CHILD_SUBREAPER. No other goroutine may
-// wait for children of this process before Wake returns, because it would consume the events Wake
-// waits for.
+// Wake interrupts descendants of this process waiting in a call received by the dead receiver. The
+// kernel then restarts and reports the call again. This process should be an ancestor of the
+// program, or have become one by PR_SET_CHILD_SUBREAPER. No other goroutine may wait for children
+// of this process before Wake returns, because such a goroutine would consume the events Wake waits
+// for.
 func Wake() {
 	// Linux accepts trace requests only from the thread that attached.
 	runtime.LockOSThread()
@@ -53,8 +53,8 @@ func Wake() {
 	}
 }
 
-// isHeld reports whether a thread probably sleeps in a notification. It checks the name of the
-// kernel's function or, if that is hidden, the thread's state.
+// isHeld reports whether a thread probably sleeps in a notification. isHeld checks the name of the
+// kernel's function or, if hidden, the thread's state.
 func isHeld(pid, tid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid)
 	if b, err := os.ReadFile(dir + "/wchan"); err == nil && len(b) > 1 {
@@ -68,8 +68,8 @@ func isHeld(pid, tid int) bool {
 	return ok && len(rest) > 0 && rest[0] == 'S'
 }
 
-// interrupt interrupts the call in which a thread sleeps, without delivering a signal. If this
-// process may not trace the thread, interrupt stops and continues the thread's process.
+// interrupt interrupts the system call in which a thread sleeps, without delivering a signal. If
+// this process may not trace the thread, interrupt stops and continues the thread's process.
 func interrupt(pid, tid int) {
 	if err := unix.PtraceSeize(tid); err != nil {
 		if syscall.Kill(pid, syscall.SIGSTOP) == nil {

@@ -43,7 +43,7 @@ type addition struct {
 	newfdFlags uint32
 }
 
-// A Listener receives the calls of a program and of all its descendants. Only one goroutine at a
+// A Listener receives the calls of a program and of all its descendants. A single goroutine at a
 // time may call Recv or Close. All other methods may be called by any goroutine.
 type Listener struct {
 	fd      int
@@ -57,14 +57,14 @@ type Listener struct {
 // newListener returns a listener that owns fd.
 func newListener(fd int) *Listener {
 	l := &Listener{fd: fd, polled: kernelBefore(6, 11)}
-	// This flag makes the kernel wake the receiver on the processor of the caller, which makes
-	// short calls three times as fast. Kernels before 6.6 do not have it; the error is ignored.
+	// With this flag, the kernel wakes the receiver on the processor of the caller. Short calls are
+	// then three times as fast. Kernels before 6.6 do not have it; the error is ignored.
 	unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS,
 		unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 	return l
 }
 
-// kernelBefore reports whether the kernel is older than a version, or its version is unknown.
+// kernelBefore reports whether the kernel is older than a version, or the version is unknown.
 func kernelBefore(major, minor int) bool {
 	var u unix.Utsname
 	var a, b int
@@ -77,8 +77,8 @@ func kernelBefore(major, minor int) bool {
 	return a < major || a == major && b < minor
 }
 
-// FromFile returns the listener of a file that Listener.File made, in this process or another. It
-// closes the file.
+// FromFile returns the listener of a file made by Listener.File, in the same process or another.
+// FromFile closes the file.
 func FromFile(f *os.File) (*Listener, error) {
 	defer f.Close()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -102,7 +102,7 @@ func (l *Listener) File() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "seccomp-listener"), nil
 }
 
-// ioctl runs an ioctl on the listener and returns its result. ENOENT and ESRCH mean that the call
+// ioctl runs an ioctl on the listener and returns the result. ENOENT and ESRCH mean that the call
 // does not wait any more, and become ErrGone. After Close the error is net.ErrClosed.
 func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 	l.mu.RLock()
@@ -128,7 +128,7 @@ func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 	}
 }
 
-// Recv waits for the next call. It returns io.EOF if no task is left that could make a call, and
+// Recv waits for the next call. Recv returns io.EOF if no task is left to make a call, and
 // net.ErrClosed after Close.
 func (l *Listener) Recv() (*Call, error) {
 	l.mu.RLock()
@@ -184,8 +184,8 @@ func (l *Listener) Close() error {
 	return unix.Close(l.fd)
 }
 
-// A Call is a system call that waits for its answer. The fields of a Call do not change. Any
-// goroutine may call its methods. Continue, Return, Inject, AnswerAt and Perform answer the call.
+// A Call is a system call waiting for an answer. The fields of a Call do not change. Any goroutine
+// may call its methods. Continue, Return, Inject, AnswerAt and Perform answer the call.
 type Call struct {
 	ID   uint64
 	TID  int // thread ID in the PID namespace of this process
@@ -197,8 +197,8 @@ type Call struct {
 	l *Listener
 }
 
-// Valid reports whether the call still waits. If it returns true, data that was read from the
-// thread before belongs to that thread.
+// Valid reports whether the call still waits. If the result is true, earlier data read from the
+// thread belongs to the thread.
 func (c *Call) Valid() bool {
 	id := c.ID
 	_, err := c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
@@ -223,7 +223,7 @@ func (c *Call) send(r response) error {
 	return err
 }
 
-// Inject gives the program a copy of fd at the lowest free number, and answers the call with that
+// Inject gives the program a copy of fd at the lowest free number, and answers the call with the
 // number. flags is 0 or O_CLOEXEC. Inject returns EMFILE if the program has no free descriptor; the
 // call still waits then. The caller continues to own fd.
 func (c *Call) Inject(fd, flags int) error {
@@ -238,7 +238,7 @@ func (c *Call) Add(fd, flags int) (int, error) {
 }
 
 // InjectAt gives the program a copy of fd at the given number. If the program has a file there, the
-// kernel closes it. The call still waits.
+// kernel closes the file. The call still waits.
 func (c *Call) InjectAt(fd, number, flags int) error {
 	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd),
 		newfd: uint32(number), newfdFlags: uint32(flags)})
@@ -255,9 +255,9 @@ func (c *Call) AnswerAt(fd, number, flags int) error {
 	return err
 }
 
-// add runs the ioctl, which waits until the program's thread has taken the descriptor. Signals are
-// blocked during the wait. Otherwise SIGURG, by which Go preempts goroutines, could interrupt it;
-// the call would then be answered with 0 and the descriptor lost, or given twice.
+// add runs the ioctl, and waits until the program's thread has taken the descriptor. Signals are
+// blocked during the wait. Otherwise SIGURG, by which Go preempts goroutines, could interrupt the
+// ioctl; the call would then be answered with 0 and the descriptor lost, or given twice.
 func (c *Call) add(a addition) (n int, err error) {
 	err = withoutSignals(func() (err error) {
 		n, err = c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
@@ -272,7 +272,7 @@ func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
 	return c.mem(unix.SYS_PROCESS_VM_READV, addr, b)
 }
 
-// WriteMem writes b to the program's memory at addr, if the call is still valid. Otherwise it
+// WriteMem writes b to the program's memory at addr, if the call is still valid. Otherwise WriteMem
 // returns ErrGone. A signal in the microsecond between the check and the write is not detected; the
 // write then happens while the program already continues. Therefore write as late as possible, and
 // write the data a restarted call would write again.
@@ -305,12 +305,12 @@ func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 	return int(n), nil
 }
 
-// Borrow returns a copy of the program's descriptor, which the caller closes. The copy shares the
+// Borrow returns a copy of the program's descriptor, for the caller to close. The copy shares the
 // file's offset and status flags with the program. The error is EBADF if the program has no such
 // descriptor, and EPERM if this process may not access the program.
 func (c *Call) Borrow(fd int) (int, error) { return c.l.threads.borrow(c, fd) }
 
-// OpenThread returns a pidfd of the call's thread, which the caller closes. The pidfd polls as
+// OpenThread returns a pidfd of the call's thread, for the caller to close. The pidfd polls as
 // readable once the thread has ended.
 func (c *Call) OpenThread() (int, error) {
 	fd, err := openThread(c.TID)

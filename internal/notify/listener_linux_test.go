@@ -15,8 +15,8 @@ import (
 
 func init() { MaybeStub() }
 
-// TestListenerClose checks that Close closes the descriptor, and that later calls of the Listener
-// do not use the descriptor.
+// TestListenerClose: Close closes the descriptor, and later calls of the Listener do not use the
+// descriptor.
 func TestListenerClose(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // an eventfd stands for a listener to which no calls arrive
 	if err != nil {
@@ -65,7 +65,7 @@ func TestRecvEnd(t *testing.T) {
 				}
 				calls++
 			}
-			// Some shells read the mask before they set it, so more calls than two may arrive.
+			// Some shells read the mask before setting it, so more calls than two may arrive.
 			if calls < 2 {
 				t.Errorf("%d calls, want one of each of two processes", calls)
 			}
@@ -88,7 +88,7 @@ func TestKernelBefore(t *testing.T) {
 	}
 }
 
-// TestMemAllocs checks that ReadMem and WriteMem allocate nothing.
+// TestMemAllocs: ReadMem and WriteMem allocate nothing.
 func TestMemAllocs(t *testing.T) {
 	var from, to [64]byte
 	from[5] = 1

@@ -16,12 +16,12 @@ type Native struct {
 }
 
 // Perform makes the call's thread make other calls instead, one after the other, and answers the
-// call with the result of the first. Use it for calls that only the thread itself can make, for
-// example changing its working directory. The rules must let these calls pass.
+// call with the result of the first. Use Perform for calls only the thread itself can make, for
+// example to change the working directory. The rules must let the calls pass.
 //
-// The thread is traced for that moment, so this process must be allowed to trace it. After an error
-// the call still waits, unless the error is [ErrGone]. Other code that waits for children of this
-// process may see the thread stop (CLD_TRAPPED), and must ignore that.
+// The thread is traced for a moment, so this process must be allowed to trace the thread. After an
+// error the call still waits, unless the error is [ErrGone]. Other code waiting for children of
+// this process may see the thread stop (CLD_TRAPPED), and must ignore the stop.
 func (c *Call) Perform(calls ...Native) error {
 	// Linux accepts trace requests only from the thread that attached.
 	runtime.LockOSThread()
@@ -44,7 +44,7 @@ func (c *Call) Perform(calls ...Native) error {
 	return t.perform(c, calls)
 }
 
-// A traced is a thread that has stopped and that this thread traces.
+// A traced is a stopped thread, traced by the current thread.
 type traced struct{ tid int }
 
 // wait waits until the thread stops, and returns the signal of the stop. event is false if a signal
@@ -70,15 +70,15 @@ func (t *traced) detach(sig unix.Signal) {
 }
 
 // perform makes the thread make calls, one after the other. Afterwards the thread continues after
-// c, the call in which it was interrupted, with the result of the first of calls.
+// c, the interrupted call, with the result of the first of calls.
 func (t *traced) perform(c *Call, calls []Native) error {
 	var old registers
 	if err := old.get(t.tid); err != nil || !old.interrupted(c) {
 		t.detach(0)
 		return ErrGone
 	}
-	// No signal may arrive between the calls, so all are blocked. The kernel delivers them when the
-	// thread continues.
+	// No signal may arrive between the calls, so all are blocked. The kernel delivers pending
+	// signals when the thread continues.
 	mask, err := t.setMask(^uint64(0))
 	if err != nil {
 		t.detach(0)
@@ -109,7 +109,7 @@ func (t *traced) perform(c *Call, calls []Native) error {
 	return nil
 }
 
-// call makes the thread make the call n and returns its result. It returns ErrGone if the thread
+// call makes the thread make the call n and returns its result. call returns ErrGone if the thread
 // has ended, and EINTR if another stop came first.
 func (t *traced) call(from registers, n Native) (int64, error) {
 	from.prepare(n)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPerform checks that a thread makes other calls instead of its own: its working directory
+// TestPerform checks that a thread makes other calls instead of its own: the working directory
 // becomes a directory whose name the thread never had. The thread's descriptors must not change,
-// nor its registers, except those that every call changes.
+// nor the registers, except those changed by every call.
 func TestPerform(t *testing.T) {
 	dir, err := os.Open(t.TempDir())
 	if err != nil {

@@ -13,13 +13,12 @@ const (
 	callLen    = 2   // bytes of the instruction that makes a call
 )
 
-// interrupted reports whether the thread was interrupted in c and would restart c when it
-// continues.
+// interrupted reports whether the thread was interrupted in c and would restart c on continuing.
 func (r *registers) interrupted(c *Call) bool {
 	return int64(r.Rax) == -errRestart && r.Orig_rax == uint64(c.Nr)
 }
 
-// prepare moves the thread back to the system call instruction and sets its registers for the call
+// prepare moves the thread back to the system call instruction and sets the registers for the call
 // n.
 func (r *registers) prepare(n Native) {
 	r.Rip -= callLen

@@ -17,13 +17,13 @@ func (r *registers) set(tid int) error {
 
 const callLen = 4 // bytes of the instruction that makes a call
 
-// interrupted reports whether the thread was interrupted in c and would restart c when it
-// continues. The kernel has already moved the thread back to the system call instruction.
+// interrupted reports whether the thread was interrupted in c and would restart c on continuing.
+// The kernel has already moved the thread back to the system call instruction.
 func (r *registers) interrupted(c *Call) bool {
 	return r.Regs[8] == uint64(c.Nr) && r.Regs[0] == c.Args[0]
 }
 
-// prepare moves the thread back to the system call instruction and sets its registers for the call
+// prepare moves the thread back to the system call instruction and sets the registers for the call
 // n.
 func (r *registers) prepare(n Native) {
 	copy(r.Regs[:6], n.Args[:])

@@ -19,11 +19,11 @@ import (
 	"viaduct/internal/sock"
 )
 
-// stubEnv is the environment variable with the descriptor of the control socket. A process that has
-// the variable is a stub.
+// stubEnv is the environment variable with the descriptor of the control socket. A process with the
+// variable is a stub.
 const stubEnv = "VIADUCT_NOTIFY_STUB"
 
-// A Command is the program to start, with its rules.
+// A Command is the program to start, with the rules.
 type Command struct {
 	Path string   // path of the program
 	Args []string // arguments; the first is the program's name
@@ -32,21 +32,21 @@ type Command struct {
 
 	Rules []Rule
 
-	// PidEnv lists variables that get the program's process ID as their value, if Env has them. An
-	// example is LISTEN_PID.
+	// PidEnv lists variables of Env whose value becomes the program's process ID. An example is
+	// LISTEN_PID.
 	PidEnv []string
 
-	// Ignored is the set of signals that the program ignores from the start: bit 0 is signal 1. All
+	// Ignored is the set of signals the program ignores from the start: bit 0 is signal 1. All
 	// other signals have their default action.
 	Ignored uint64
 
-	// Before, if set, is called when the listener exists and the program does not run yet. If it
-	// returns an error, Start fails with that error.
+	// Before, if set, is called when the listener exists and the program does not run yet. If
+	// Before returns an error, Start fails with a *StartError around that error.
 	Before func(pid int, l *Listener) error
 }
 
-// A Child is a started program. It is a child process of this process, so the caller must wait for
-// its end by wait4.
+// A Child is a started program: a child process of the caller, so the caller must wait for the end
+// by wait4.
 type Child struct {
 	Pid      int
 	Listener *Listener
@@ -61,8 +61,8 @@ type StartError struct {
 func (e *StartError) Error() string { return "notify: " + e.Step + ": " + e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Start runs a program under a filter. The program inherits the descriptors of this process that
-// are not closed on exec, under the same numbers. It can't gain privileges from setuid files,
+// Start runs a program under a filter. The program inherits the descriptors of the process not
+// closed on exec, under the same numbers. The program can't gain privileges from setuid files,
 // because Start sets no_new_privs.
 //
 // Apart from errors in the rules, the errors are of type *StartError, and may wrap ErrNested.
@@ -111,7 +111,7 @@ func Start(c *Command) (*Child, error) {
 }
 
 // dupHigh returns an inheritable copy of fd with a high number. Low numbers from 3 on may belong to
-// descriptors that the caller passes to the program on purpose.
+// descriptors passed to the program on purpose.
 func dupHigh(fd int) (int, error) {
 	for _, low := range []int{900, 200, 50} {
 		if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, low); err == nil {
@@ -123,7 +123,7 @@ func dupHigh(fd int) (int, error) {
 
 // handshake sends the filter, the names of PidEnv and the ignored signals to the stub, and receives
 // the listener. Then a byte allows the stub to execute the program, and the end of the socket
-// confirms that it has.
+// confirms the exec.
 func (ch *Child) handshake(c *Command, ctl int, filter []Insn) error {
 	var b bytes.Buffer
 	binary.Write(&b, binary.LittleEndian, filter)
@@ -191,7 +191,7 @@ func sendAll(fd int, messages ...[]byte) error {
 }
 
 // steps has the letters of the steps. A message of the stub is such a letter and an error number.
-// The letter 'l' means that the message has the listener instead.
+// With the letter 'l', the message has the listener instead.
 var steps = map[byte]string{'f': "filter", 'e': "exec"}
 
 func (ch *Child) receive(ctl int) (step string, err error) {
@@ -225,8 +225,8 @@ func (ch *Child) receive(ctl int) (step string, err error) {
 	return "filter", nil
 }
 
-// MaybeStub turns this process into the program if Start has started this process. Otherwise it
-// does nothing. A binary that calls Start must call MaybeStub before anything else.
+// MaybeStub turns a process started by Start into the program. In any other process MaybeStub does
+// nothing. A binary that calls Start must call MaybeStub before anything else.
 func MaybeStub() {
 	v, ok := os.LookupEnv(stubEnv)
 	if !ok {
@@ -254,10 +254,10 @@ func MaybeStub() {
 	os.Exit(125)
 }
 
-// stub sets up the filter and executes the program. It returns only after an error: the step that
+// stub sets up the filter and executes the program. stub returns only after an error: the step that
 // failed, and the error.
 func stub(ctl int) (step byte, err error) {
-	// The filter belongs to one thread, so the same thread must execute the program.
+	// The filter belongs to a single thread, so the same thread must execute the program.
 	runtime.LockOSThread()
 	b := make([]byte, maxInsns*8)
 	n, err := unix.Read(ctl, b)
@@ -304,9 +304,9 @@ func stub(ctl int) (step byte, err error) {
 	return 'e', err
 }
 
-// ignore makes the kernel ignore the signals of mask, bit 0 for signal 1. It bypasses the Go
-// runtime, because the setting is for the program that this process is about to execute; executing
-// ends the runtime's handlers.
+// ignore makes the kernel ignore the signals of mask, bit 0 for signal 1. ignore bypasses the Go
+// runtime, because the setting is for the program about to be executed; executing ends the
+// runtime's handlers.
 func ignore(mask uint64) {
 	action := [4]uint64{1} // a struct sigaction with SIG_IGN
 	for sig := 1; sig <= 64; sig++ {

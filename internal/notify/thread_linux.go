@@ -17,8 +17,8 @@ import (
 )
 
 // openThread returns a pidfd of a thread. Kernels before 6.9 have pidfds only for processes. On
-// such kernels it returns the pidfd of the process, which suffices, because only the descriptor
-// table is needed.
+// older kernels openThread returns the pidfd of the process. That suffices, because only the
+// descriptor table is needed.
 func openThread(tid int) (int, error) {
 	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
 	if err == unix.EINVAL {
@@ -55,7 +55,7 @@ func processOf(tid int) (int, error) {
 // maxThreads is the maximum number of cached pidfds.
 const maxThreads = 64
 
-// threads caches pidfds by thread ID. If the ID of an ended thread is in use again, its old pidfd
+// threads caches pidfds by thread ID. If the ID of an ended thread is in use again, the old pidfd
 // returns ESRCH, because a pidfd always stands for the same thread.
 type threads struct {
 	mu sync.Mutex
@@ -89,8 +89,8 @@ func (t *threads) borrow(c *Call, fd int) (int, error) {
 	}
 }
 
-// get returns the cached pidfd of a call's thread, or opens one. fresh means that it was opened by
-// this call. The pidfd stays open until put.
+// get returns the cached pidfd of a call's thread, or opens one. fresh is true if get opened the
+// pidfd. The pidfd stays open until put.
 func (t *threads) get(c *Call) (th *thread, fresh bool, err error) {
 	t.mu.Lock()
 	if th := t.m[c.TID]; th != nil {
@@ -145,7 +145,7 @@ func (t *threads) removeLocked(tid int, th *thread) {
 	}
 }
 
-// sweepLocked removes the threads that have ended from the cache.
+// sweepLocked removes ended threads from the cache.
 func (t *threads) sweepLocked() {
 	polls := make([]unix.PollFd, 0, len(t.m))
 	tids := make([]int, 0, len(t.m))

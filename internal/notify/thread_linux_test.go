@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestProcessOfShort checks that processOf fails if no descriptor is free, but does not return
-// ErrGone. Otherwise the call of a living thread would never be answered.
+// TestProcessOfShort: processOf fails if no descriptor is free, but does not return ErrGone.
+// Otherwise the call of a living thread would never be answered.
 func TestProcessOfShort(t *testing.T) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
