@@ -19,9 +19,9 @@ type cacheEntry struct {
 	end time.Time // time from which on the entry has expired
 }
 
-// A cache stores outcomes of requests. Its methods get the time as an argument. Its size is
-// bounded: a full cache drops expired entries, or an arbitrary one if none has expired. It is not
-// safe for concurrent use.
+// A cache stores outcomes of requests. The methods get the time as an argument. The size is
+// bounded: a full cache drops expired entries, or an arbitrary entry if none has expired. A cache
+// is not safe for concurrent use.
 type cache struct {
 	m   map[cacheKey]cacheEntry
 	max int
@@ -39,7 +39,7 @@ func (c *cache) get(now time.Time, k cacheKey) (cacheEntry, bool) {
 	return e, true
 }
 
-// put stores e for its lifetime. A lifetime of zero means one connection only, so such an answer is
+// put stores e for its lifetime. A lifetime of zero means a single connection, so such an answer is
 // not stored, and an earlier answer for k is removed.
 func (c *cache) put(now time.Time, k cacheKey, e cacheEntry) {
 	if !now.Before(e.end) { // [SDP-7.3.1.4-1] [SDP-7.3.1.4-4]

@@ -23,18 +23,18 @@ const Port = 3935
 
 // ClientConfig holds the settings of a client. The zero value is usable.
 type ClientConfig struct {
-	// Server, if set, is asked instead of the service's host. If its port is 0, Port is used.
+	// Server, if set, is asked instead of the service's host. If Server's port is 0, Port is used.
 	Server netip.AddrPort
 
 	// DeniedFor and SilentFor are the times for which the client remembers a denial, or the lack of
-	// an answer, so that not every dial waits for it again. 0 means the defaults, 30 s and 60 s. A
-	// negative value means that nothing is remembered.
+	// an answer, so that not every dial waits for an answer again. 0 means the defaults, 30 s and
+	// 60 s. With a negative value, nothing is remembered.
 	DeniedFor, SilentFor time.Duration
 
 	// MaxCache is the maximum number of remembered answers. 0 means 4096.
 	MaxCache int
 
-	// Logger gets one line for each question. nil disables it.
+	// Logger gets a line for each question. nil disables logging.
 	Logger *slog.Logger
 
 	// Dial, if set, opens the UDP socket of a question. It is called instead of d.DialContext. The
@@ -60,7 +60,8 @@ type Query struct {
 	Service netip.AddrPort
 	// Local is the source address of the later connection, for example the LocalAddr of a bound
 	// socket. A dialer binds its TCP socket first and uses the port of the socket. Port 0 suits
-	// servers that do not check the port. If the address is not set, the routing table chooses one.
+	// servers that do not check the port. If the address is not set, the routing table chooses the
+	// address.
 	Local netip.AddrPort
 
 	// Local [D-57] [D-58].
@@ -177,15 +178,15 @@ func (c *Client) remember(key cacheKey, m Mapped, err error) {
 	c.cache.put(now, key, e)
 }
 
-// Forget removes the remembered answers about a service. A dialer calls it if the SDP Address has
-// refused the connection.
+// Forget removes the remembered answers about a service. A dialer calls Forget if the SDP Address
+// has refused the connection.
 func (c *Client) Forget(service netip.AddrPort) { // [D-64] [SDP-7.5.1-8]
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cache.forget(netip.AddrPortFrom(service.Addr().Unmap(), service.Port()))
 }
 
-// run performs a transaction over a connected socket and returns its result.
+// run performs a transaction over a connected socket and returns the result.
 func run(ctx context.Context, conn net.Conn, t *transaction) (Mapped, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()

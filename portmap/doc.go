@@ -1,8 +1,7 @@
-// Package portmap is the SDP Port Mapper, client and server. It implements
-// chapter 7 of draft-pinkerton-iwarp-sdp-01: a client that knows a service's
-// conventional TCP address asks, over UDP, for the address where the same service speaks SDP. The
-// server accepts with an address and a lifetime, or denies, in which case the client stays with
-// plain TCP.
+// Package portmap is the SDP Port Mapper, client and server. It implements chapter 7 of
+// draft-pinkerton-iwarp-sdp-01: a client that knows a service's conventional TCP address asks, over
+// UDP, for the address where the same service speaks SDP. The server accepts with an address and a
+// lifetime, or denies: then the client stays with plain TCP.
 //
 // A server:
 //

@@ -13,21 +13,21 @@ import (
 // A Following selects the mappings that Registry.Follow takes from a registry, and the lifetime of
 // answers.
 type Following struct {
-	// From is the registry that has the mappings. They are of kind registry.PortMapper: the names
-	// are conventional addresses, such as "192.0.2.1:80" or "*:80", and the values are targets.
+	// From is the registry with the mappings. The mappings are of kind registry.PortMapper: the
+	// names are conventional addresses, such as "192.0.2.1:80" or "*:80", and the values are
+	// targets.
 	From registry.Registry
 
 	// Services lists the conventional addresses to look up. An empty list means all; From must then
 	// be able to list names.
 	Services []netip.AddrPort
 
-	// PmTime is the lifetime of an answer. It is shortened to the remaining validity of the record
-	// on which the answer is based. While the registry is unreachable, an answer is valid for one
-	// connection.
+	// PmTime is the lifetime of an answer, shortened to the remaining validity of the answer's
+	// record. While the registry is unreachable, an answer is valid for one connection.
 	PmTime PmTime
 
 	// Report, if not nil, is called after every change. n is the number of conventional addresses.
-	// stale means that the addresses are only the last known. err explains why records were left
+	// stale is true if the addresses are only the last known. err explains why records were left
 	// out. Report must not block.
 	Report func(n int, stale bool, err error)
 }

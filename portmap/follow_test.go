@@ -31,9 +31,9 @@ func (f *fakeRegistry) Watch(ctx context.Context, kind, name string, fn func(reg
 	return f.Table.Watch(ctx, kind, name, fn)
 }
 
-// TestFollow checks that a server returns a registered target as long as the target's record is
-// valid. While the registry is unreachable, answers must be for one connection, and never contain
-// an expired target.
+// TestFollow: a server returns a registered target as long as the target's record is valid. While
+// the registry is unreachable, answers must be for one connection, and never contain an expired
+// target.
 func TestFollow(t *testing.T) {
 	for _, services := range [][]netip.AddrPort{nil, {ap("0.0.0.0:80"), ap("192.0.2.7:5432"), ap("192.0.2.7:1")}} {
 		t.Run(fmt.Sprint(len(services), " services"), func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestReplaceTurns checks that the turn of targets continues after the mappings have changed.
+// TestReplaceTurns: the turn of targets continues after the mappings have changed.
 func TestReplaceTurns(t *testing.T) {
 	r := NewRegistry()
 	var got []string
@@ -134,8 +134,8 @@ func TestReplaceTurns(t *testing.T) {
 	}
 }
 
-// TestEnds checks that a target is returned until its end, and that the lifetime of an answer does
-// not exceed the remaining time.
+// TestEnds: a target is returned until its end, and the lifetime of an answer does not exceed the
+// remaining time.
 func TestEnds(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	r := NewRegistry()

@@ -7,8 +7,8 @@ import (
 
 // A limiter has a token bucket for each source, in a table of fixed size. The table has the sources
 // of the latest datagrams. A flood from many forged addresses evicts sources that send rarely.
-// Eviction does not harm them, because a new entry starts with a full bucket. A real source that
-// sends much stays in the table, because it continues to send. [SDP-15-2]
+// Eviction does not harm such sources, because a new entry starts with a full bucket. A busy real
+// source stays in the table, because the source continues to send. [SDP-15-2]
 type limiter struct {
 	rate  float64 // tokens per second
 	burst float64 // tokens of a full bucket
@@ -30,8 +30,8 @@ func newLimiter(rate, burst float64, entries int) *limiter {
 	return l
 }
 
-// allow takes one token from the bucket of the source. It returns false if the bucket is empty.
-// With a rate of 0 or less it always returns true.
+// allow takes a token from the bucket of the source, and returns false if the bucket is empty. With
+// a rate of 0 or less, allow always returns true.
 func (l *limiter) allow(now time.Time, from netip.Addr) bool {
 	if l.rate <= 0 {
 		return true
@@ -66,7 +66,7 @@ func (b *bucket) unlink() {
 	b.prev.next, b.next.prev = b.next, b.prev
 }
 
-// sourceOf returns the range of addresses that one party can be assumed to own: an IPv4 address, or
+// sourceOf returns the range of addresses assumed to belong to a single party: an IPv4 address, or
 // an IPv6 network of 64 bits.
 func sourceOf(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")

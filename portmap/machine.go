@@ -9,18 +9,18 @@ import (
 
 // These limits are our choice, because the draft sets none.
 const (
-	// defaultLifetime is how long a request waits for its PMAck.
+	// defaultLifetime is how long a request waits for the PMAck.
 	defaultLifetime = 10 * time.Second
-	// defaultMaxPending is the maximum number of requests that wait for a PMAck. An entry takes
-	// about 200 bytes, so a full table takes some 3 MiB.
+	// defaultMaxPending is the maximum number of requests waiting for a PMAck. An entry takes about
+	// 200 bytes, so a full table takes some 3 MiB.
 	defaultMaxPending = 16384
-	// defaultRate and defaultBurst limit the datagrams accepted from one source (an IPv4 address or
+	// defaultRate and defaultBurst limit the datagrams accepted from a source (an IPv4 address or
 	// an IPv6 /64). A host that dials faster without caching counts as a flood.
 	defaultRate  = 200
 	defaultBurst = 400
 	// limiterSources is the maximum number of remembered sources, about 150 bytes each.
 	limiterSources = 16384
-	// maxPendingPerSource is the maximum number of per-request ports of one source.
+	// maxPendingPerSource is the maximum number of per-request ports of a source.
 	maxPendingPerSource = 256
 
 	// defaultLifetime [D-62].
@@ -50,15 +50,15 @@ type machine struct { // [SDP 7.4] [SDP 7.5.2]
 	lim     *limiter
 	pending map[fourTuple]*request
 	head    request // ring in the order of deadlines; each deadline is now+Lifetime, so new requests come last
-	// byHandle finds the request of a PMAck, which repeats the granted address instead of the
-	// requested one.
+	// byHandle finds the request of a PMAck. A PMAck repeats the granted address instead of the
+	// requested address.
 	byHandle map[assoc]*request
 	perSrc   map[netip.Prefix]int // number of pending requests with a port of their own
 	stats    Stats
 }
 
-// A fourTuple holds the addresses that a client wants to connect from and to; together with the
-// AssocHandle it is the draft's 5-tuple. [SDP-7.5-3]
+// A fourTuple holds the addresses a client wants to connect from and to: together with the
+// AssocHandle, the draft's 5-tuple. [SDP-7.5-3]
 type fourTuple struct{ cp, ap netip.AddrPort }
 
 // An assoc identifies the transaction of a client.
@@ -165,8 +165,8 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	}
 
 	if old != nil {
-		// A newer request of this four-tuple replaces the older one, whose port is closed. The
-		// newer request is treated as a first request. [SDP-7.5.2-8] [D-67]
+		// A newer request of the same four-tuple replaces the older request, whose port is closed.
+		// The newer request is treated as a first request. [SDP-7.5.2-8] [D-67]
 		if old.handle != msg.AssocHandle {
 			m.stats.Replaced++
 		}
@@ -180,16 +180,17 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	return m.accept(msg, target, life, reply) // [SDP-7.4-14]
 }
 
-// open chooses the target of the requested family for the answer, and its lifetime. If the service
-// opens a port for each request, the third result releases this port, otherwise it is nil. The last
-// result is false if the request must be denied.
+// open chooses the target of the requested family for the answer, and the lifetime. If the service
+// opens a port for each request, the third result releases the port, otherwise the third result is
+// nil. The last result is false if the request must be denied.
 func (m *machine) open(now time.Time, svc *service, from netip.Addr, msg portmapwire.Message) (netip.AddrPort, PmTime, func(bool), bool) {
 	if svc.Open == nil {
 		t, life, ok := svc.pick(now, msg.Ap)
 		return inFormOf(msg.Ap, t), life, nil, ok
 	}
 	// A port per request is a scarce resource. If the table is full, the request is denied, because
-	// otherwise another client's port would be closed early. No source gets more than its share.
+	// otherwise another client's port would be closed early. No source gets more than
+	// maxPendingPerSource ports.
 	if len(m.pending) >= m.cfg.MaxPending || m.perSrc[sourceOf(from)] >= maxPendingPerSource {
 		return netip.AddrPort{}, 0, nil, false
 	}
@@ -222,8 +223,8 @@ func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
 }
 
 func (m *machine) handleAck(msg portmapwire.Message) {
-	// A PMAck repeats the PMAccept, so its Ap is the granted address. The handle and the client's
-	// address identify the request. [SDP-7.5.2-6]
+	// A PMAck repeats the PMAccept, so the Ap of a PMAck is the granted address. The handle and the
+	// client's address identify the request. [SDP-7.5.2-6]
 	if r := m.byHandle[assoc{msg.AssocHandle, msg.Cp}]; r != nil && r.target == msg.Ap {
 		m.stats.Acks++
 		m.drop(r, true)
@@ -232,8 +233,8 @@ func (m *machine) handleAck(msg portmapwire.Message) {
 	m.stats.Unmatched++ // [SDP-7.5.2-6]
 }
 
-// Connected reports that a connection from cp has arrived at the SDP address ap. It has the same
-// effect as a PMAck, and none if no pending request has these addresses.
+// Connected reports that a connection from cp has arrived at the SDP address ap. Connected has the
+// same effect as a PMAck, and none if no pending request has these addresses.
 func (m *machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 	same := func(a, b netip.AddrPort) bool { return a.Port() == b.Port() && a.Addr().Unmap() == b.Addr().Unmap() }
 	for r := m.head.next; r != &m.head; r = r.next {
@@ -244,9 +245,9 @@ func (m *machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 	}
 }
 
-// Expire drops every request whose deadline has passed and releases its port. Handle calls it too.
-// So no request outlives its time, whatever datagram was lost. Existing connections are not
-// affected.
+// Expire drops every request whose deadline has passed and releases the port of the request. Handle
+// calls Expire too. So no request outlives its time, whatever datagram was lost. Existing
+// connections are not affected.
 func (m *machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
 	for r := m.head.next; r != &m.head && !now.Before(r.deadline); r = m.head.next {
 		m.stats.Expired++
@@ -291,7 +292,8 @@ func (m *machine) deny(req portmapwire.Message, reply []byte) []byte {
 }
 
 // add stores r. If the table is full, the oldest entry without a port of its own is evicted,
-// because only the counters depend on such entries. If each entry has a port, r is not stored.
+// because only the counters depend on entries without a port. If each entry has a port, r is not
+// stored.
 func (m *machine) add(r *request, now time.Time) {
 	if len(m.pending) >= m.cfg.MaxPending {
 		for o := m.head.next; o != &m.head; o = o.next {
@@ -323,7 +325,7 @@ func (m *machine) arm(r *request, now time.Time) {
 	r.prev.next, r.next.prev = r, r
 }
 
-// drop removes r and releases its port, if any.
+// drop removes r and releases the port of r, if any.
 func (m *machine) drop(r *request, confirmed bool) {
 	r.prev.next, r.next.prev = r.next, r.prev
 	delete(m.pending, r.key)

@@ -31,7 +31,7 @@ func testMachine(change func(*ServerConfig)) *machine {
 	return newMachine(cfg)
 }
 
-// ask passes one message to m and returns the answer, or false if m does not answer.
+// ask passes a message to m and returns the answer, or false if m does not answer.
 func ask(t testing.TB, m *machine, now time.Time, msg portmapwire.Message) (portmapwire.Message, bool) {
 	t.Helper()
 	b := m.Handle(now, from, msg.Append(nil), nil)
@@ -121,7 +121,7 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	// Two datagrams are too short, 192 have another version, and 56 of the others another IPV. The
-	// six unmatched ones are three messages of other types in both families.
+	// six unmatched datagrams are three messages of other types in both families.
 	if s := m.Stats(); s.Malformed != 2+192+56 || s.Unmatched != 6 || s.Received != 256 {
 		t.Errorf("%+v", s)
 	}
@@ -130,8 +130,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestMappedAddresses checks that if one or both addresses of an IPv6 request are IPv4-mapped, the
-// answer has the same IPV and the same CpIPAddr. [SDP-15-1]
+// TestMappedAddresses: if one or both addresses of an IPv6 request are IPv4-mapped, the answer has
+// the same IPV and the same CpIPAddr. [SDP-15-1]
 func TestMappedAddresses(t *testing.T) {
 	var p ports
 	m := testMachine(func(c *ServerConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
@@ -231,7 +231,7 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 		t.Errorf("second PMAck: %+v", s)
 	}
 
-	// A PMAck for an address that was not granted matches no request.
+	// A PMAck for an address not granted matches no request.
 	granted, _ := ask(t, m, t0, req(3, "10.0.0.1:80"))
 	wrong := granted
 	wrong.Type, wrong.Ap = portmapwire.Ack, ap("10.0.0.1:8081")
@@ -247,8 +247,8 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	}
 }
 
-// TestConnected checks that a connection replaces the PMAck only if its source is the client's
-// address and port, and its destination the granted address and port. [SDP-7.5.2-1]
+// TestConnected: a connection replaces the PMAck only from the client's address and port to the
+// granted address and port. [SDP-7.5.2-1]
 func TestConnected(t *testing.T) {
 	m := testMachine(nil)
 	ask(t, m, t0, req(1, "10.0.0.1:80"))
@@ -269,8 +269,8 @@ func TestConnected(t *testing.T) {
 	}
 }
 
-// A ports opens a port for each request. open counts the open ports, lost those closed without a
-// confirmation, and taken those confirmed.
+// A ports opens a port for each request. open counts the open ports, lost the ports closed without
+// a confirmation, and taken the confirmed ports.
 type ports struct {
 	next              uint16
 	open, lost, taken int
@@ -363,8 +363,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// TestFlood checks that 200,000 requests with forged fields use a bounded amount of memory, and
-// that an honest client gets its answers meanwhile. [SDP-15-2]
+// TestFlood: 200,000 requests with forged fields use a bounded amount of memory, and an honest
+// client gets answers meanwhile. [SDP-15-2]
 func TestFlood(t *testing.T) {
 	const total = 200_000
 	m := testMachine(nil)

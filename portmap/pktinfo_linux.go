@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oobLen is the room in bytes for one control message of either family.
+// oobLen is the room in bytes for a control message of either family.
 const oobLen = 128
 
 // wantDestination makes the kernel report the destination address of each datagram. The answer must
-// come from that address. On a socket that is bound to every address, the routing table might
-// choose another address.
+// come from the same address. On a socket bound to every address, the routing table might choose
+// another address.
 func wantDestination(c *net.UDPConn, bound net.IP) error {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -61,7 +61,7 @@ func replyFrom(oob []byte) []byte {
 	return nil
 }
 
-// destination returns the address to which a datagram with this control message was sent, or the
+// destination returns the address to which a datagram with control message oob was sent, or the
 // zero Addr if oob names no address.
 func destination(oob []byte) netip.Addr {
 	msgs, _ := unix.ParseSocketControlMessage(oob)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReplyFrom checks that an answer is sent from the address to which the datagram was sent. The
-// control message must name the interface only for a link-local address. [SDP-7.4-15] [SDP-7.4-34]
+// TestReplyFrom: an answer is sent from the destination address of the datagram. The control
+// message must name the interface only for a link-local address. [SDP-7.4-15] [SDP-7.4-34]
 func TestReplyFrom(t *testing.T) {
 	four := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{10, 0, 0, 1}, Addr: [4]byte{10, 0, 0, 9}})
 	six := func(a string, ifindex uint32) []byte {

@@ -10,7 +10,7 @@ import (
 const oobLen = 0
 
 // wantDestination does nothing. On this system the routing table chooses the source address of an
-// answer, so on a host with several addresses bind the server to one of them.
+// answer, so on a host with several addresses bind the server to a single address.
 func wantDestination(*net.UDPConn, net.IP) error { return nil }
 
 func replyFrom([]byte) []byte { return nil }

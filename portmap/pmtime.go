@@ -4,7 +4,7 @@ import "time"
 
 // [SDP 7.3.1.4] [SDP-7.3.1.4-6] [SDP-7.3.1.4-7] [SDP-7.3.1.4-8]
 
-// A PmTime is the lifetime of an answer in its wire form: two scales with a gap between them.
+// A PmTime is the lifetime of an answer in wire form: two scales with a gap.
 //
 //	0         for one connection, not to be kept
 //	1..127    in units of 250 ms, up to 31.75 s
@@ -13,7 +13,7 @@ import "time"
 type PmTime uint8
 
 const (
-	// Once means that the answer is for one connection and must not be cached.
+	// Once means that the answer is for a single connection and must not be cached.
 	Once PmTime = 0
 	// Forever means that the answer may be cached without limit.
 	Forever PmTime = 255
@@ -24,12 +24,11 @@ const (
 	// DefaultPmTime [SDP-7.3.1.4-9] [D-68].
 )
 
-// forever is the duration of PmTime 255. Such an answer is kept until it fails, and renewed once a
-// day. [D-64]
+// forever is the duration of PmTime 255. Such an answer is kept until a connection fails, and
+// renewed once a day. [D-64]
 const forever = 24 * time.Hour
 
-// Duration returns how long an answer may be kept after its receipt: 0 for Once, and one day for
-// Forever.
+// Duration returns how long an answer may be kept after receipt: 0 for Once, and a day for Forever.
 func (p PmTime) Duration() time.Duration {
 	switch {
 	case p == Forever:
@@ -40,8 +39,8 @@ func (p PmTime) Duration() time.Duration {
 	return time.Duration(p) * 250 * time.Millisecond
 }
 
-// PmTimeFor returns the longest lifetime that does not exceed d: for example, 500 ms for 600 ms.
-// For any d above 254 s it returns 254 s, because Forever has no end.
+// PmTimeFor returns the longest lifetime of at most d: for example, 500 ms for 600 ms. For any d
+// above 254 s the result is 254 s, because Forever has no end.
 func PmTimeFor(d time.Duration) PmTime {
 	switch {
 	case d < 250*time.Millisecond:

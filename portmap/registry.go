@@ -13,12 +13,12 @@ type Mapping struct {
 	// Targets are the addresses to return, in turn, so that the load is balanced. For example, two
 	// targets get every other request each. A target with an unspecified address means the
 	// requested address with the target's port. Targets of the requested family are preferred. If
-	// there are none, unspecified targets of the other family are used.
+	// the service has none, unspecified targets of the other family are used.
 	Targets []netip.AddrPort
 
-	// Ends, if not empty, has a time for each target. From that time on the target is not returned.
-	// A zero time means no end. The lifetime of an answer does not exceed the target's end. A
-	// request is denied if all targets have ended.
+	// Ends, if not empty, has a time for each target. From then on the target is not returned. A
+	// zero time means no end. The lifetime of an answer does not exceed the target's end. A request
+	// is denied if all targets have ended.
 	Ends []time.Time
 
 	// PmTime is the lifetime of an answer. NewMapping sets DefaultPmTime. The zero value is Once.
@@ -27,8 +27,8 @@ type Mapping struct {
 	// Open, if set, opens a port for each request, and Targets is ignored. client is the source
 	// address of the connection, and service the requested conventional address. Open must not
 	// block. release is called exactly once. If confirmed is false, the client has not confirmed
-	// the request, and release must close the port. If it is true, a PMAck or a connection has
-	// confirmed the request, and the service decides when to close the port.
+	// the request, and release must close the port. Otherwise a PMAck or a connection has confirmed
+	// the request, and the service decides when to close the port.
 	Open func(client, service netip.AddrPort) (target netip.AddrPort, release func(confirmed bool), err error)
 
 	// Targets [SDP-7.4-24], Open [SDP-7.4-32].
@@ -45,7 +45,7 @@ type Registry struct {
 	m  map[netip.AddrPort]*service // guarded by mu
 }
 
-// A service is a mapping with its turn counter.
+// A service is a mapping with a turn counter.
 type service struct {
 	Mapping
 	mu   perturb.Mutex
@@ -96,8 +96,8 @@ func (r *Registry) Len() int {
 	return len(r.m)
 }
 
-// Replace replaces all mappings by those of other, at once. If a conventional address has several
-// targets, their turn continues. other must not be used afterwards.
+// Replace replaces all mappings by the mappings of other, at once. If a conventional address has
+// several targets, their turn continues. other must not be used afterwards.
 func (r *Registry) Replace(other *Registry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,9 +123,9 @@ func (r *Registry) lookup(ap netip.AddrPort) (*service, bool) {
 	return s, ok
 }
 
-// pick returns the next target for a client that asked for ap, with the lifetime of the answer. It
-// prefers a target of the requested family, and otherwise uses an unspecified one. The bool result
-// is false if there is no target.
+// pick returns the next target for a request for ap, with the lifetime of the answer. A target of
+// the requested family is preferred, otherwise an unspecified target is used. The bool result is
+// false if there is no target.
 func (s *service) pick(now time.Time, ap netip.AddrPort) (netip.AddrPort, PmTime, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *service) serves(now time.Time, target, ap netip.AddrPort) (PmTime, bool
 	return 0, false
 }
 
-// life returns the lifetime of an answer with target i. ok is false if that target has ended.
+// life returns the lifetime of an answer with target i. ok is false if the target has ended.
 func (s *service) life(i int, now time.Time) (life PmTime, ok bool) {
 	if len(s.Ends) == 0 || s.Ends[i].IsZero() {
 		return s.PmTime, true

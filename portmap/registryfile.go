@@ -172,7 +172,7 @@ func (r *Registry) WatchFile(ctx context.Context, path string, interval time.Dur
 	}
 }
 
-// load replaces the mappings by those that it reads from rd.
+// load replaces the mappings by the mappings in rd.
 func (r *Registry) load(rd io.Reader) error {
 	fresh, err := ParseRegistry(rd)
 	if err != nil {

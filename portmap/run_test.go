@@ -16,8 +16,8 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// A scripted is a connection that calls a function for each datagram written to it. The function
-// returns the answers. One goroutine uses the connection; only the deadline is set by another.
+// A scripted is a connection that calls a function for each written datagram. The function returns
+// the answers. A single goroutine uses the connection; only the deadline is set by another.
 type scripted struct {
 	net.Conn // nil, so that a method not defined below panics
 	begin    time.Time
@@ -72,8 +72,8 @@ func (c *scripted) Read(b []byte) (int, error) {
 
 func (c *scripted) RemoteAddr() net.Addr { return &net.UDPAddr{} }
 
-// TestRun performs a transaction over a connection with a separate clock. It checks which datagrams
-// are sent and when, and when and how the transaction ends.
+// TestRun performs a transaction over a connection with a separate clock. The test checks which
+// datagrams are sent and when, and when and how the transaction ends.
 func TestRun(t *testing.T) {
 	accept := func(n int, b []byte) ([]any, error) {
 		m, _ := portmapwire.Parse(b)

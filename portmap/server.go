@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// ServerConfig holds the settings of a Server. A field with its zero value has its default.
+// ServerConfig holds the settings of a Server. A zero field selects the default.
 type ServerConfig struct {
 	Registry *Registry // the mappings; nil means none
 	More     *Registry // mappings for services that Registry does not have; nil means none
@@ -25,15 +25,15 @@ type ServerConfig struct {
 
 	Logger *slog.Logger // nil disables logging
 
-	// Tap, if set, is called for every datagram that is received or, with out, sent. Tap must not
-	// keep b.
+	// Tap, if set, is called for every received datagram and, with out, for every sent datagram.
+	// Tap must not keep b.
 	Tap func(out bool, src, dst netip.AddrPort, b []byte)
 
 	// Lifetime [D-62].
 }
 
-// A Server answers requests on one UDP socket. It keeps no state over a restart: a client that asks
-// again gets an answer, and a PMAck for the server before the restart is dropped. Its methods are
+// A Server answers requests on a UDP socket, and keeps no state over a restart: a client that asks
+// again gets an answer, and a PMAck for the server before the restart is dropped. The methods are
 // safe for concurrent use.
 type Server struct { // [SDP-7.2-4] [D-72]
 	conn *net.UDPConn
@@ -45,8 +45,8 @@ type Server struct { // [SDP-7.2-4] [D-72]
 }
 
 // Listen opens the UDP address addr (host:port; ":3935" means every address of both families)
-// exclusively for this process. If the address is in use, the error suggests a remedy, because on
-// Linux hosts with iWARP the daemon iwpmd uses this port.
+// exclusively for the process. If the address is in use, the error suggests a remedy, because on
+// Linux hosts with iWARP the daemon iwpmd uses the default port.
 func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	ua, err := net.ResolveUDPAddr("udp", addr)
 	if err != nil {
@@ -63,7 +63,7 @@ func Listen(addr string, cfg ServerConfig) (*Server, error) {
 }
 
 // NewServer returns a Server on an open UDP socket. The Server owns the socket from the call on,
-// and closes it on error.
+// and NewServer closes the socket on error.
 func NewServer(conn *net.UDPConn, cfg ServerConfig) (*Server, error) {
 	if err := wantDestination(conn, conn.LocalAddr().(*net.UDPAddr).IP); err != nil {
 		conn.Close()
@@ -97,10 +97,10 @@ func (s *Server) Connected(cp, ap netip.AddrPort) {
 	s.m.Connected(cp, ap)
 }
 
-// Close ends Serve, which then releases pending requests.
+// Close ends Serve. Serve then releases pending requests.
 func (s *Server) Close() error { return s.conn.Close() }
 
-// Serve answers requests until Close. It then returns an error that matches net.ErrClosed. Call
+// Serve answers requests until Close. Serve then returns an error that matches net.ErrClosed. Call
 // Serve once.
 func (s *Server) Serve() error {
 	defer func() {
@@ -171,8 +171,8 @@ func (s *Server) armRead() {
 	s.conn.SetReadDeadline(at)
 }
 
-// at returns the address to which a datagram was sent, or the address of the socket if oob does not
-// name one.
+// at returns the address to which a datagram was sent, or the address of the socket if oob names no
+// address.
 func (s *Server) at(oob []byte) netip.AddrPort {
 	a := s.Addr()
 	if d := destination(oob); d.IsValid() {

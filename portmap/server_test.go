@@ -115,9 +115,9 @@ func TestResolveCancelled(t *testing.T) {
 	}
 }
 
-// TestReplySource checks that, on a socket bound to every address, the answer comes from the
-// address to which the request was sent, because a connected client receives nothing else.
-// [SDP-7.4-15] [SDP-7.4-34] [D-66]
+// TestReplySource: on a socket bound to every address, the answer comes from the destination
+// address of the request, because a connected client receives nothing else. [SDP-7.4-15]
+// [SDP-7.4-34] [D-66]
 func TestReplySource(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
@@ -183,8 +183,7 @@ func TestSDP_7_2_restart(t *testing.T) {
 	}
 }
 
-// TestFloodLoopback checks that a client gets its answer while another address floods the socket.
-// [SDP-7.2-1]
+// TestFloodLoopback: a client gets an answer while another address floods the socket. [SDP-7.2-1]
 func TestFloodLoopback(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
@@ -228,7 +227,7 @@ func TestFloodLoopback(t *testing.T) {
 	}
 }
 
-// TestHandles checks that concurrent questions have different handles. [SDP-7.5.1-6] [SDP-7.4-11]
+// TestHandles: concurrent questions have different handles. [SDP-7.5.1-6] [SDP-7.4-11]
 // [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.3.1.8-1]
 func TestHandles(t *testing.T) {
 	probe, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -273,8 +272,8 @@ func TestHandles(t *testing.T) {
 	wg.Wait()
 }
 
-// TestMixedRequestServed checks that an IPv6 request with only one IPv4-mapped address does not
-// stop the server. [SDP-15-1]
+// TestMixedRequestServed: an IPv6 request with only one IPv4-mapped address does not stop the
+// server. [SDP-15-1]
 func TestMixedRequestServed(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))

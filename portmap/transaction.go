@@ -9,15 +9,15 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// retryAfter has the pauses of a client before each retransmission. So a lost datagram costs one
-// pause, whatever the server is. [SDP-7.2-3] [D-62] [D-63]
+// retryAfter has the pauses of a client before each retransmission. So a lost datagram costs a
+// single pause, whatever the server is. [SDP-7.2-3] [D-62] [D-63]
 var retryAfter = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
 // unreachableRetry is the pause before the retry after the first ICMP report that no socket has the
 // port.
 const unreachableRetry = 50 * time.Millisecond
 
-// These errors mean that a transaction has ended without an SDP Address.
+// Errors of a transaction that has ended without an SDP Address.
 var (
 	// ErrDenied means that the server has no mapping. The conventional address should be used.
 	ErrDenied = errors.New("portmap: the mapper denied the request")
@@ -55,9 +55,9 @@ func (s clientState) String() string {
 	return fmt.Sprintf("clientState(%d)", uint8(s))
 }
 
-// A transaction is one question of a client, without socket and clock. Each event returns the
-// datagram to be sent, or nil. When Done reports true, events are ignored. It is not safe for
-// concurrent use.
+// A transaction is a question of a client, without socket and clock. Each event returns the
+// datagram to be sent, or nil. When Done reports true, events are ignored. A transaction is not
+// safe for concurrent use.
 type transaction struct {
 	req      portmapwire.Message
 	wire     []byte // the PMReq; every retransmission is equal [SDP-7.5.1-4]
@@ -69,9 +69,9 @@ type transaction struct {
 	icmp     bool                // the single retry of D-63 was made
 }
 
-// newTransaction returns a transaction that asks for the service at ap, for a client that will
-// connect from cp. handle must be random and unused. It is an error if ap is not the address of a
-// service, or if cp is of another family.
+// newTransaction returns a transaction that asks for the service at ap, for a later connection from
+// cp. handle must be random and unused. newTransaction returns an error if ap is not the address of
+// a service, or if cp is of another family.
 func newTransaction(handle uint64, cp, ap netip.AddrPort) (*transaction, error) {
 	cp = netip.AddrPortFrom(cp.Addr().Unmap().WithZone(""), cp.Port())
 	ap = netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
@@ -94,8 +94,8 @@ func (t *transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
 	return t.send(now)
 }
 
-// Timeout handles the end of a pause. It returns a retransmission, or nil if Deadline has not
-// passed. After the last pause it ends the transaction and returns nil.
+// Timeout handles the end of a pause, and returns a retransmission, or nil if Deadline has not
+// passed. After the last pause, Timeout ends the transaction and returns nil.
 func (t *transaction) Timeout(now time.Time) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp:
@@ -114,8 +114,9 @@ func (t *transaction) Timeout(now time.Time) (out []byte) {
 }
 
 // Unreachable handles the ICMP report that no socket has the server's port. The report does not
-// count as a denial, because it can be forged. It only shortens the wait for the answer to this
-// request.
+// count as a denial, because reports can be forged. The first report only shortens the wait before
+// the next retransmission. A report on a later datagram, or on the last datagram, ends the
+// transaction with ErrNoAnswer.
 func (t *transaction) Unreachable(now time.Time) { // [D-63]
 	if t.state != asking {
 		return
@@ -135,8 +136,8 @@ func (t *transaction) send(now time.Time) []byte {
 	return t.wire
 }
 
-// Receive handles a datagram from the server. It returns the PMAck to be sent, or nil. A datagram
-// that does not belong to this transaction is dropped, and so is every answer after the first.
+// Receive handles a datagram from the server. Receive returns the PMAck to be sent, or nil. A
+// datagram of another transaction is dropped, and so is every answer after the first.
 func (t *transaction) Receive(now time.Time, b []byte) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp: // [SDP-7.5-4] [SDP-7.5.1-9] [SDP-7.5.1-10]

@@ -175,7 +175,7 @@ func TestSDP_7_5_1_foreign(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	// After the first ICMP report there is one retry after 50 ms, and after the second none. [D-63]
+	// After the first ICMP report there is a retry after 50 ms, and after the second none. [D-63]
 	tx := newTx(t)
 	tx.Start(t0)
 	tx.Unreachable(t0)
@@ -271,8 +271,8 @@ func TestLossMatrix(t *testing.T) {
 	}
 }
 
-// TestRememberFromReceipt checks that the lifetime of an answer starts when the PMAccept is
-// received, not when the answer is stored.
+// TestRememberFromReceipt: the lifetime of an answer starts when the PMAccept is received, not when
+// the answer is stored.
 func TestRememberFromReceipt(t *testing.T) {
 	k := cacheKey{service: ap("10.0.0.1:80"), local: from}
 	t.Run("SDP-7.3.1.4-1", func(t *testing.T) {
