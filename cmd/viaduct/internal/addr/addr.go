@@ -170,7 +170,7 @@ func (u *URL) WithPort(a net.Addr) *URL {
 	return &v
 }
 
-// WithPath returns a copy of u that names a file.
+// WithPath returns a copy of u with the path of a file.
 func (u *URL) WithPath(p string) *URL {
 	v := *u
 	v.Path = p
@@ -195,8 +195,8 @@ func (u *URL) String() string {
 	return b.String()
 }
 
-// DiscString returns a discriminator as part of an address: as text if it is readable and parses to
-// the same bytes, otherwise as hex.
+// DiscString returns a discriminator as part of an address: as text if the text is readable and
+// parses to the same bytes, otherwise as hex.
 func DiscString(d []byte) string {
 	s := string(d)
 	plain := utf8.ValidString(s) && !strings.HasPrefix(s, "0x") &&
@@ -208,7 +208,7 @@ func DiscString(d []byte) string {
 }
 
 // ParseSize reads a number of bytes: digits with an optional K, M, G or T, and an optional iB or B.
-// K is 1024, and each of the others is 1024 of the one before.
+// K is 1024, and each larger unit is 1024 of the unit before.
 func ParseSize(s string) (uint64, error) {
 	t := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(s), "IB"), "B")
 	shift := 0

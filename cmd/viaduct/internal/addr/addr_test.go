@@ -119,7 +119,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestTable: every entry of the table is complete, and Parse accepts the values it allows and no
+// TestTable: every entry of the table is complete, and Parse accepts the allowed values and no
 // others.
 func TestTable(t *testing.T) {
 	for _, s := range Schemes {

@@ -135,7 +135,7 @@ var fcviParams = []Param{
 		About: "One response may answer several messages at Reliable Reception; off has each answered."},
 }
 
-// SchemeOf returns the description of a transport, or nil if it is unknown.
+// SchemeOf returns the description of a transport, or nil for an unknown name.
 func SchemeOf(name string) *Scheme {
 	if i := slices.IndexFunc(Schemes, func(c Scheme) bool { return c.Name == name }); i >= 0 {
 		return &Schemes[i]
@@ -143,7 +143,7 @@ func SchemeOf(name string) *Scheme {
 	return nil
 }
 
-// Param returns a parameter of the transport, or nil if it has none of that name.
+// Param returns a parameter of the transport, or nil for an unknown name.
 func (s *Scheme) Param(name string) *Param {
 	if i := slices.IndexFunc(s.Params, func(p Param) bool { return p.Name == name }); i >= 0 {
 		return &s.Params[i]
@@ -272,8 +272,8 @@ func orNone(p []string) string {
 	return strings.Join(p, ", ")
 }
 
-// nearest returns the name that was probably meant by word: at most two edits away, or beginning
-// with word. It returns "" if there is none.
+// nearest returns the name probably meant by word: at most two edits away, or beginning with word.
+// nearest returns "" if no name is near.
 func nearest(word string, names []string) string {
 	best, at := 3, ""
 	for _, n := range names {
@@ -309,8 +309,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// param returns a parameter of the address's transport. It panics for a name that is not in the
-// table, because that is a bug of the caller.
+// param returns a parameter of the address's transport. param panics for a name missing from the
+// table, because such a name is a bug of the caller.
 func (u *URL) param(name string) *Param {
 	if s := SchemeOf(u.Scheme); s != nil {
 		if p := s.Param(name); p != nil {
@@ -320,7 +320,7 @@ func (u *URL) param(name string) *Param {
 	panic("addr: " + u.Scheme + " has no parameter " + name)
 }
 
-// Number returns a parameter that is a number or a size, or def if it is absent.
+// Number returns the value of a number or size parameter, or def if the parameter is absent.
 func (u *URL) Number(name string, def uint64) uint64 {
 	p := u.param(name)
 	s := u.Query.Get(name)
@@ -334,7 +334,8 @@ func (u *URL) Number(name string, def uint64) uint64 {
 	return n
 }
 
-// Choice returns a parameter that is one of some words, or the table's default if it is absent.
+// Choice returns the value of a parameter with fixed words, or the table's default if the parameter
+// is absent.
 func (u *URL) Choice(name string) string {
 	p := u.param(name)
 	if s := u.Query.Get(name); s != "" {
