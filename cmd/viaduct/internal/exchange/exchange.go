@@ -12,7 +12,7 @@ type Exchange struct {
 	Name   string
 	Title  string
 	Source string // the figure or section that it is from
-	// Filter is a filter of decode that leaves out uninteresting messages.
+	// Filter is a filter of decode, to leave out uninteresting messages.
 	Filter string
 	Ends   [2]string
 	run    func(l *line) error
@@ -43,7 +43,7 @@ func All() []Exchange {
 	}
 }
 
-// Find returns the exchange with a name, and whether there is one.
+// Find returns the exchange with a name, and whether the exchange exists.
 func Find(name string) (Exchange, bool) {
 	for _, x := range All() {
 		if x.Name == name {
@@ -56,10 +56,10 @@ func Find(name string) (Exchange, bool) {
 // Patience bounds an exchange.
 const Patience = time.Minute
 
-// errBusy means that this machine was too slow for the times of an exchange.
+// errBusy reports that the machine was too slow for the times of an exchange.
 var errBusy = errors.New("the machine is too busy")
 
-// mostLeisure is the largest factor by which times may be longer than the shortest ones.
+// mostLeisure is the largest factor by which times may be longer than the shortest times.
 const mostLeisure = 64
 
 // Run performs the exchange. It takes some tenths of a second, or longer on a busy machine.

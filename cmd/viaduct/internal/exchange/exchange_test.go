@@ -63,8 +63,8 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// TestBusy: if a busy machine misses the times of an exchange, Run repeats it with longer ones, and
-// gives up in the end. Other failures are not repeated.
+// TestBusy: if a busy machine misses the times of an exchange, Run repeats the exchange with longer
+// times, and gives up in the end. Other failures are not repeated.
 func TestBusy(t *testing.T) {
 	for _, c := range []struct {
 		enough int   // the leisure with which the exchange succeeds

@@ -12,7 +12,7 @@ import (
 )
 
 // Delay is the transit time of the line. The engines answer much faster, so that their messages
-// fall into steps of this length, even on a busy machine.
+// fall into steps of Delay, even on a busy machine.
 const Delay = 8 * time.Millisecond
 
 // epoch is the time when every recording begins.
@@ -24,8 +24,8 @@ type line struct {
 	buf bytes.Buffer
 	cap *pcapng.Capture
 
-	// cut, if set, returns the length of the frame at the front of b, or 0 if it is incomplete.
-	// Frames are then recorded one by one, and lose may drop one.
+	// cut, if set, returns the length of the frame at the front of b, or 0 if the frame is
+	// incomplete. Frames are then recorded one by one, and lose may drop one.
 	cut func(b []byte) int
 
 	clock    sync.Mutex    // may be locked while mu is held
@@ -82,7 +82,8 @@ func (l *line) hold(n int) {
 	l.stood, l.silent, l.released = time.Since(l.start), n, make(chan struct{})
 }
 
-// begins is called when a direction gets its first bytes to carry. The last one ends the hold.
+// begins is called when a direction gets its first bytes to carry. The last direction to begin ends
+// the hold.
 func (l *line) begins() {
 	l.clock.Lock()
 	defer l.clock.Unlock()
@@ -124,7 +125,7 @@ func (l *line) step(n int) {
 	}
 }
 
-// close ends the line and all its connections. It returns the capture.
+// close ends the line and all connections of the line, and returns the capture.
 func (l *line) close() ([]byte, error) {
 	l.cancel()
 	l.pumps.Wait()
@@ -132,9 +133,9 @@ func (l *line) close() ([]byte, error) {
 	return l.buf.Bytes(), err
 }
 
-// join puts the line into nc, a connection that this process has opened. Bytes written to the
-// result go over the line to nc, and bytes from nc return over the line. Closing the line closes
-// both connections. If the line cannot be made, join closes nc and returns nc.
+// join puts the line into nc, a connection opened by this process. Bytes written to the result go
+// over the line to nc, and bytes from nc return over the line. Closing the line closes both
+// connections. If the line cannot be made, join closes nc and returns nc.
 func (l *line) join(nc net.Conn) net.Conn {
 	near, far, err := pair()
 	if err != nil { // the connection is useless without the line
@@ -155,7 +156,7 @@ func (l *line) join(nc net.Conn) net.Conn {
 	return &ended{near.(*net.TCPConn), nc.LocalAddr(), nc.RemoteAddr()}
 }
 
-// An ended is a connection that reports the addresses of another one.
+// An ended is a connection that reports the addresses of another connection.
 type ended struct {
 	*net.TCPConn
 	local, remote net.Addr
@@ -169,7 +170,7 @@ func addrOf(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
 
-// pair makes a connection of this process to itself.
+// pair makes a TCP connection within the process and returns both ends.
 func pair() (near, far net.Conn, err error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -191,7 +192,7 @@ type parcel struct {
 	b   []byte        // nil at the end of the stream
 }
 
-// loses reports whether the line loses the frame b. If so, it records the frame's number packet.
+// loses reports whether the line loses the frame b. If so, loses records the frame's number packet.
 func (l *line) loses(packet int, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +203,8 @@ func (l *line) loses(packet int, b []byte) bool {
 	return true
 }
 
-// pump carries the bytes of one direction from one connection to the other, until from ends.
+// pump carries the bytes of one direction from the connection from to the connection to, until from
+// ends.
 func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 	way := make(chan parcel, 1024)
 	var wg sync.WaitGroup

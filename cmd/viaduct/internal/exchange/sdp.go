@@ -12,7 +12,7 @@ import (
 )
 
 // sdpOptions returns options with small buffers, so that a few thousand bytes show everything, and
-// without timers that fire within an exchange.
+// without timers short enough to fire within an exchange.
 func sdpOptions(p sdp.Policy) sdp.Options {
 	return sdp.Options{SendPolicy: p, RecvPolicy: p, RecvBuffers: 8, RecvBufferSize: 1024,
 		SendThreshold: 1024, RecvThreshold: 1024,
@@ -55,7 +55,7 @@ func sdpEnds(l *line, p sdp.Policy) (a, b *sdp.Conn, ln *sdp.Listener, err error
 	return a, b, ln, nil
 }
 
-// talk runs the functions of the ends, waits for all of them and joins their errors.
+// talk runs the functions of the ends, waits for all functions and joins the errors.
 func talk(ctx context.Context, f ...func() error) error {
 	errs := make(chan error, len(f))
 	for _, f := range f {
@@ -81,7 +81,7 @@ func reader(c net.Conn, n int) func() error {
 	return func() error { _, err := io.ReadFull(c, make([]byte, n)); return err }
 }
 
-// finish closes a, and then b, which has read the end of the stream.
+// finish closes a, and closes b after b has read the end of the stream.
 func finish(l *line, a, b *sdp.Conn) error {
 	l.step(2)
 	return talk(l.ctx, a.Close, func() error {

@@ -17,7 +17,7 @@ import (
 	"viaduct/vitcp"
 )
 
-// A viEnd is one host of a connection between VIs, with some memory.
+// A viEnd is a host of a connection between VIs, with some memory.
 type viEnd struct {
 	nic *vi.NIC
 	v   *vi.VI
@@ -43,7 +43,7 @@ func newVIEnd(p vi.Provider, a vi.Attributes) (e *viEnd, err error) {
 	return e, err
 }
 
-// connect connects a to b, which has the discriminator "server".
+// connect connects a to b, where b has the discriminator "server".
 func connect(ctx context.Context, a, b *viEnd) error {
 	at := b.nic.Query().LocalAddress
 	served := make(chan error, 1)
@@ -64,8 +64,8 @@ func connect(ctx context.Context, a, b *viEnd) error {
 	return errors.Join(err, <-served)
 }
 
-// connectSoon is connect for a line whose frames have short time-outs. A time-out is an error that
-// matches errBusy.
+// connectSoon is connect for a line whose frames have short time-outs. A time-out is an error
+// matching errBusy.
 func (l *line) connectSoon(a, b *viEnd) error {
 	err := connect(l.ctx, a, b)
 	if errors.Is(err, vi.ErrNotReachable) || errors.Is(err, vi.ErrTimeout) {
@@ -83,7 +83,7 @@ func (e *viEnd) close() {
 	e.nic.Close()
 }
 
-// send posts d and waits until it is complete.
+// send posts d and waits for the completion.
 func (e *viEnd) send(ctx context.Context, d *vi.Descriptor) error {
 	if err := e.v.PostSend(d); err != nil {
 		return err
@@ -153,8 +153,8 @@ func vitcpRDMA(l *line) error {
 	return nil
 }
 
-// vitcpPeer makes two hosts connect to each other at the same time. Their addresses decide which of
-// the two connections is kept.
+// vitcpPeer makes two hosts connect to each other at the same time. The addresses decide which
+// connection is kept.
 func vitcpPeer(l *line) error {
 	const port = 0
 	var ends [2]*viEnd
@@ -162,7 +162,8 @@ func vitcpPeer(l *line) error {
 	listens := map[uint16]bool{}
 	var mu sync.Mutex
 	for i, ip := range []string{"127.0.0.1", "127.0.0.2"} {
-		// Only the end that opened a connection puts it on the line: bytes must pass once.
+		// Only the opening end puts a connection on the line, because bytes must pass the line
+		// once.
 		wrap := func(nc net.Conn) net.Conn {
 			mu.Lock()
 			accepted := listens[addrOf(nc.LocalAddr()).Port()]
@@ -241,7 +242,7 @@ func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 	return x, y, err
 }
 
-// loseFirst makes the line lose the next Information Unit with this opcode, and done reports the
+// loseFirst makes the line lose the next Information Unit with the opcode op, and done reports the
 // loss.
 func (l *line) loseFirst(op iu.Opcode) (done func() bool) {
 	var over bool // guarded by l.mu
