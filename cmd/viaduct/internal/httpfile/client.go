@@ -17,13 +17,13 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// ErrChanged means that the received bytes differ from the server's.
+// ErrChanged reports received bytes that differ from the server's.
 var ErrChanged = errors.New("SHA-256 differs from the server's: the file changed, or was damaged on the way")
 
-// ErrNoDigest means that the server has no digest of its content.
+// ErrNoDigest reports a server without a digest of the file's content.
 var ErrNoDigest = errors.New("the server gives no SHA-256 to verify with (is it viaduct serve?)")
 
-// A Client fetches and stores files on one server.
+// A Client fetches and stores files on a single server.
 type Client struct {
 	HTTP *http.Client
 	Host string // value of the Host header
@@ -40,12 +40,12 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	return q, err
 }
 
-// ErrRefused means that the server refused the request. A request without the right token matches
+// ErrRefused reports a request refused by the server. A request without the right token matches
 // token.ErrMissing or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
-// refused returns the error for an answer that is not a success. It matches ErrRefused or an error
-// of package token.
+// refused returns the error for an answer other than a success. The error matches ErrRefused or an
+// error of package token.
 func refused(r *http.Response) error {
 	if err := denied(r); err != nil {
 		return fmt.Errorf("the server refused (%s): %w", r.Status, err)
@@ -59,7 +59,7 @@ func refused(r *http.Response) error {
 }
 
 // denied returns token.ErrMissing or token.ErrWrong if the server refused the request because of
-// its token, and nil otherwise.
+// the token, and nil otherwise.
 func denied(r *http.Response) error {
 	switch {
 	case r.StatusCode != http.StatusUnauthorized:
@@ -70,11 +70,11 @@ func denied(r *http.Response) error {
 	return token.ErrMissing
 }
 
-// Get fetches a file from offset to its end. It writes the bytes to w, in order, and to h, which
-// must already hold the sum of the bytes before offset. If begin is not nil, Get calls it before
-// the first byte, with the number of bytes to transfer and the size of the whole file. It calls
-// progress, if not nil, with the length of each part. A nil error means that the whole file matches
-// the server's SHA-256.
+// Get fetches a file from offset to the end. Get writes the bytes to w, in order, and to h, which
+// must already hold the sum of the bytes before offset. If begin is not nil, Get calls begin before
+// the first byte, with the number of bytes to transfer and the size of the whole file. If progress
+// is not nil, Get calls progress with the length of each part. After a nil error, the whole file
+// matches the server's SHA-256.
 func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
 	q, err := c.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -120,7 +120,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 	}
 
 	// The digest is requested after the bytes. Otherwise the server would read the file once for
-	// the digest before it sends the first byte.
+	// the digest before sending the first byte.
 	if q, err = c.request(ctx, http.MethodHead, path, nil); err != nil {
 		return err
 	}
@@ -142,9 +142,9 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 	return nil
 }
 
-// PrefixSum returns the server's SHA-256 of the first n bytes of a file, without a transfer of
-// these bytes. n must be above 0. known is false if the server has no such sum. ErrRefused means
-// that the file does not exist or has fewer than n bytes.
+// PrefixSum returns the server's SHA-256 of the first n bytes of a file, without a transfer of the
+// bytes. n must be above 0. known is false if the server has no sum of the prefix. ErrRefused
+// reports a file that does not exist or has fewer than n bytes.
 func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error) {
 	q, err := c.request(ctx, http.MethodHead, path, nil)
 	if err != nil {
@@ -172,9 +172,9 @@ func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]b
 	return sum, true, nil
 }
 
-// PutStream stores the bytes of r up to its end under path, and writes them to h, which must be
-// empty. The digest follows in the trailer, and the file appears only if the server stored the same
-// bytes.
+// PutStream stores the bytes of r up to the end under path, and writes the bytes to h, which must
+// be empty. The digest follows in the trailer, and the file appears only if the server stored the
+// same bytes.
 func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
 	var q *http.Request
 	body := &trailed{meter{r, h, progress}, func() { q.Trailer.Set(reprDigest, formatDigest([32]byte(h.Sum(nil)))) }}
@@ -203,7 +203,7 @@ func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash
 	return nil
 }
 
-// A trailed is a body that calls ended when its reader reaches the end.
+// A trailed is a body that calls ended when the reader reaches the end.
 type trailed struct {
 	meter
 	ended func()
@@ -252,8 +252,8 @@ func (c *Client) List(ctx context.Context, path string) ([]store.Entry, error) {
 	return *list.Entries, nil
 }
 
-// A meter is a reader that hashes the bytes and reports their number to progress. h and progress
-// may be nil.
+// A meter is a reader that hashes the bytes and reports the number of bytes to progress. h and
+// progress may be nil.
 type meter struct {
 	r        io.Reader
 	h        hash.Hash

@@ -51,7 +51,7 @@ func TestGet(t *testing.T) {
 	if err := c.Get(t.Context(), "a b%c", 5, io.Discard, h, nil, nil); !errors.Is(err, ErrChanged) {
 		t.Error(err)
 	}
-	// Get notices a file that changes during the transfer.
+	// Get notices a change of the file during the transfer.
 	err := c.Get(t.Context(), "a b%c", 0, io.Discard, sha256.New(), nil,
 		func(int) { os.WriteFile(filepath.Join(dir, "a b%c"), []byte("other"), 0o600) })
 	if err == nil {
@@ -119,7 +119,7 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestTornPut: an upload that breaks off leaves no file.
+// TestTornPut: a broken-off upload leaves no file.
 func TestTornPut(t *testing.T) {
 	c, dir, srv := start(t, true)
 	nc, err := net.Dial("tcp", c.Host)
@@ -177,7 +177,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// TestRefuse: each reason of the store has its own status.
+// TestRefuse: each reason of the store has a separate status.
 func TestRefuse(t *testing.T) {
 	h := &handler{log: slog.New(slog.DiscardHandler)}
 	for err, want := range map[error]int{

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A Request describes one request that a server has answered.
+// A Request describes a request answered by a server.
 type Request struct {
 	Operation      string // get, head, put, or other
 	Status         int    // status code of HTTP
@@ -31,9 +31,9 @@ func Observe(h http.Handler, report func(Request)) http.Handler {
 			q.Took = time.Since(began)
 			report(q)
 		}()
-		// The request is copied, because the original must keep its Body: by the type of the Body,
-		// net/http knows that a client waits for "100 Continue", and answers without reading any
-		// bytes.
+		// The request is copied, because the original must keep its Body: from the type of the
+		// Body, net/http recognizes a client waiting for "100 Continue", and answers without
+		// reading any bytes.
 		r = r.WithContext(r.Context())
 		r.Body = &countedBody{r.Body, &q.Received}
 		h.ServeHTTP(&countedWriter{w, &q}, r)

@@ -1,6 +1,5 @@
-// Package httpfile serves and fetches files over HTTP, for the transports that carry byte streams.
-// Digests are in the fields of RFC 9530 (Repr-Digest), so that other HTTP programs can use both
-// sides.
+// Package httpfile serves and fetches files over HTTP, for the byte-stream transports. Digests are
+// in the fields of RFC 9530 (Repr-Digest), so that other HTTP programs can use both sides.
 package httpfile
 
 import (
@@ -32,7 +31,7 @@ const (
 	wantContent   = "Want-Content-Digest"
 )
 
-// fileType is the only type a client accepts if it wants a file, not a listing.
+// fileType is the only type accepted by a client that wants a file, not a listing.
 const fileType = "application/octet-stream"
 
 func formatDigest(sum [32]byte) string {
@@ -84,7 +83,7 @@ type handler struct {
 // maxSums bounds the number of remembered digests.
 const maxSums = 1024
 
-// A sumKey identifies a version of a file, by its name, size and time.
+// A sumKey identifies a version of a file, by name, size and time.
 type sumKey struct {
 	path  string
 	size  int64
@@ -143,7 +142,7 @@ func (h *handler) get(w http.ResponseWriter, r *http.Request, p string) {
 }
 
 // prefixWanted returns the length of the prefix whose digest a request asks for. ok is false for a
-// range that does not begin with the first byte; such ranges are not hashed.
+// range beginning after the first byte, because only prefixes are hashed.
 func prefixWanted(r *http.Request) (n int64, ok bool) {
 	last, found := strings.CutPrefix(r.Header.Get("Range"), "bytes=0-")
 	if r.Method != http.MethodHead || r.Header.Get(wantContent) == "" || !found {
@@ -183,7 +182,7 @@ func (h *handler) sum(k sumKey, f io.ReadSeeker) ([32]byte, error) {
 	return sum, nil
 }
 
-// acceptsText reports whether this Accept field allows a listing as text.
+// acceptsText reports whether an Accept field allows a listing as text.
 func acceptsText(accept string) bool {
 	if accept == "" {
 		return true
@@ -236,9 +235,9 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
 // restTime bounds how long the unread bytes of a refused body are read.
 const restTime = 5 * time.Second
 
-// refuseRest refuses a request in the middle of its body. It reads and discards the remaining bytes
-// for restTime. Otherwise the kernel would reset the connection, because there are unread bytes,
-// and the reset might reach the client before the answer.
+// refuseRest refuses a request in the middle of the body, then reads and discards the remaining
+// bytes for restTime. Otherwise the kernel would reset the connection, because there are unread
+// bytes, and the reset might reach the client before the answer.
 func (h *handler) refuseRest(w http.ResponseWriter, r *http.Request, err error) {
 	c := http.NewResponseController(w)
 	full := c.EnableFullDuplex()

@@ -8,9 +8,9 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// RequireToken passes to h only requests that present the token [RFC 6750 2.1], or all requests if
-// t is nil. It answers other requests with 401, logs them, calls refused with token.ErrMissing or
-// token.ErrWrong, and closes the connection.
+// RequireToken passes to h only requests presenting the token [RFC 6750 2.1], or all requests if t
+// is nil. RequireToken answers other requests with 401, logs the refusal, calls refused with
+// token.ErrMissing or token.ErrWrong, and closes the connection.
 func RequireToken(h http.Handler, t *token.Token, log *slog.Logger, refused func(error)) http.Handler {
 	if t == nil {
 		return h
