@@ -52,10 +52,10 @@ type Message struct {
 	Facts   string // the most important fields
 	Details string // all fields
 	Wrong   []string
-	// State holds the state that each end enters: the sender at the time of sending, the receiver
-	// at arrival. "" means no change.
+	// State holds the state entered by each end: the sender at the time of sending, the receiver at
+	// arrival. "" means no change.
 	State [2]string
-	// Credit is the number of messages that each end may still send after this one, -1 if unknown.
+	// Credit is the number of messages each end may still send after this message, -1 if unknown.
 	Credit [2]int
 }
 
@@ -142,8 +142,8 @@ func (b *Builder) Add(m *decode.Message) {
 	b.d.Messages = append(b.d.Messages, x)
 }
 
-// side returns the end that sent a message; ok is false if other hosts exchanged the message. If
-// both hosts have the same address, the end that opened the connection decides.
+// side returns the sending end of a message; ok is false if other hosts exchanged the message. If
+// both hosts have the same address, the opening end of the connection decides.
 func (b *Builder) side(m *decode.Message) (from int, ok bool) {
 	l, r := b.hosts[0].Addr(), b.hosts[1].Addr()
 	switch {
@@ -182,7 +182,7 @@ func (b *Builder) Diagram() *Diagram {
 	return &d
 }
 
-// telling lists the fields that are shown at an arrow, with their labels. Other fields are details.
+// telling lists the fields shown at an arrow, with labels. Other fields are details.
 var telling = []struct{ key, word string }{
 	{"nvme.status", ""}, {"nvme.qid", "queue "}, {"nvme.slba", "block "}, {"nvme.blocks", "blocks "},
 	{"sdp.mode", ""}, {"sdp.s", "S="}, {"sdp.size", "size "}, {"sdp.payload", "payload "}, {"sdp.flags", ""}, {"sdp.port", "port "},
@@ -197,7 +197,7 @@ var telling = []struct{ key, word string }{
 	{"portmap.cp", "CP "}, {"portmap.ap", "AP "}, {"tcp.bytes", "bytes "}, {"tcp.skipped", "skipped "}, {"capture.reason", ""}, {"capture.packets", "packets "},
 }
 
-// dull reports whether a field has its usual value, which is not shown.
+// dull reports whether a field has the usual value and is therefore not shown.
 func dull(m *decode.Message, key, v string) bool {
 	switch key {
 	case "sdp.s", "mpa.reject":

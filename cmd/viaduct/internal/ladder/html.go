@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// WriteHTML draws d as one self-contained HTML file, which has both scales and zoom, and shows the
-// fields of the message under the pointer.
+// WriteHTML draws d as a single self-contained HTML file. The file has both scales and zoom, and
+// shows the fields of the message under the pointer.
 func (d *Diagram) WriteHTML(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, htmlHead, html.EscapeString(d.Title))

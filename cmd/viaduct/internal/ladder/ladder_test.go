@@ -45,8 +45,8 @@ type box struct {
 
 type segment struct{ x1, y1, x2, y2 float64 }
 
-// picture parses a drawing. It returns the boxes of its texts, with generous widths, its arrows,
-// and its size.
+// picture parses a drawing. picture returns the boxes of the texts, with generous widths, the
+// arrows, and the size.
 func picture(t *testing.T, svg []byte) (texts []box, lines []segment, w, h float64) {
 	t.Helper()
 	dec := xml.NewDecoder(bytes.NewReader(svg))
@@ -130,7 +130,7 @@ func clear(t *testing.T, name string, svg []byte, throughs int) {
 }
 
 // within returns "" if list contains the elements of want in order, and otherwise the first missing
-// one.
+// element.
 func within(list []string, want ...string) string {
 	for _, s := range list {
 		if len(want) > 0 && strings.Contains(s, want[0]) {
@@ -160,7 +160,7 @@ var wanted = map[string]struct{ messages, left, right []string }{
 	"fcvi-loss":       {[]string{"SEND_RQST", "(lost)", "READ_RQST", "DISCONNECT_RQST"}, []string{"Connected", "Idle"}, []string{"Connected", "Idle"}},
 }
 
-// TestExchanges runs every exchange and draws it in all forms.
+// TestExchanges runs and draws every exchange in all forms.
 func TestExchanges(t *testing.T) {
 	if len(wanted) != len(exchange.All()) {
 		t.Errorf("%d exchanges, %d are tested", len(exchange.All()), len(wanted))
@@ -245,8 +245,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestHosts checks that messages between other hosts are only counted, and that the diagram
-// distinguishes directions and connections.
+// TestHosts: messages between other hosts are only counted, and the diagram distinguishes
+// directions and connections.
 func TestHosts(t *testing.T) {
 	a, b, c := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.2:2"),
 		netip.MustParseAddrPort("10.0.0.3:3")

@@ -15,9 +15,9 @@ type mark struct {
 	turn    int // number of earlier messages of the same end and time
 }
 
-// marks returns the events in order. An arrival comes before a message sent at the same time, which
-// may be its answer. Messages that both ends send at the same time alternate, because nothing
-// orders them.
+// marks returns the events in order. An arrival comes before a message sent at the same time,
+// because the message may be the answer. Messages sent by both ends at the same time alternate,
+// because nothing orders these messages.
 func (d *Diagram) marks() []mark {
 	list := make([]mark, 0, 2*len(d.Messages))
 	var turns [2]int
@@ -59,8 +59,9 @@ func (d *Diagram) layout(s Scale) (sent, arrived []int, height int) {
 	return sent, arrived, height + row
 }
 
-// byEvent keeps the order of events at each end, and the order of sending. It places an arrival as
-// high as these orders allow. Two messages both ends send at the same time have the same height.
+// byEvent keeps the order of events at each end, and the order of sending. byEvent places an
+// arrival as high as the two orders allow. Two messages both ends send at the same time have the
+// same height.
 func (d *Diagram) byEvent(sent, arrived []int) (height int) {
 	y := topY - row        // height of the last sending
 	end := [2]int{0, 0}    // last height used at each end
@@ -87,7 +88,7 @@ func (d *Diagram) byEvent(sent, arrived []int) (height int) {
 	return height
 }
 
-// byTime makes heights proportional to time, where that leaves enough room between events.
+// byTime makes heights proportional to time, where enough room remains between events.
 func (d *Diagram) byTime(sent, arrived []int) (height int) {
 	list := d.marks()
 	perTime := 0.0
@@ -118,10 +119,10 @@ func (d *Diagram) byTime(sent, arrived []int) (height int) {
 // A stroke is the line of an arrow.
 type stroke struct{ x1, y1, x2, y2 int }
 
-// at returns the height of the line at x, which must lie between its ends.
+// at returns the height of the line at x, which must lie between the line's ends.
 func (l stroke) at(x int) int { return l.y1 + (l.y2-l.y1)*(x-l.x1)/(l.x2-l.x1) }
 
-// line returns the arrow of message i. The arrow of a lost message ends on its way.
+// line returns the arrow of message i. The arrow of a lost message ends at 60 % of the width.
 func (d *Diagram) line(i int, sent, arrived []int) stroke {
 	l := stroke{leftX, sent[i], rightX, arrived[i]}
 	if d.Messages[i].From == 1 {
@@ -201,8 +202,8 @@ func (d *Diagram) labels(sent, arrived []int) []place {
 	return places
 }
 
-// covers reports whether a label at p would cover the line of another message than i, or a label
-// that is already placed.
+// covers reports whether a label at p would cover the line of another message than i, or a placed
+// label.
 func (d *Diagram) covers(p place, i, near int, lines []stroke, places []place) bool {
 	for j := max(0, i-near); j < min(len(lines), i+near+1); j++ {
 		if j == i {

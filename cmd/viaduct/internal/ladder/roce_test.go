@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// TestRoCE checks that the states of a RoCEv2 connection follow its connection management, until a
-// NAK ends it.
+// TestRoCE: the states of a RoCEv2 connection follow connection management, until a NAK ends the
+// connection.
 func TestRoCE(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.pcapng")
 	c, err := pcapng.Create(file, "test")

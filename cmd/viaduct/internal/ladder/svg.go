@@ -18,7 +18,8 @@ const (
 	ByTime               // height is proportional to time, except where rows need more room
 )
 
-// Positions and sizes in the picture, in its units. Those along x count from the left.
+// Positions and sizes in the picture, in the picture's units. Positions along x count from the
+// left.
 const (
 	timeX  = 76  // right edge of the times
 	plotX  = 84  // left edge of the left credit plot
@@ -72,7 +73,7 @@ func text(b *bytes.Buffer, x, y int, anchor, attrs, s string) {
 	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s" %s>%s</text>`+"\n", x, y, anchor, attrs, html.EscapeString(s))
 }
 
-// bands draws the states of each end along its lifeline.
+// bands draws the states of each end along the lifeline.
 func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 	colour := make(map[string]string)
 	for end, x := range []int{bandX, bandRX} {
@@ -109,7 +110,7 @@ func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 			}
 			fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s" stroke="#bbb" stroke-width="0.5"/>`+
 				"\n", x, c.y, bandW, to-c.y, colour[c.state])
-			// A state shorter than a line of text has its name only in the title of the rectangle.
+			// A state shorter than a line of text has the name only in the title of the rectangle.
 			if to-c.y >= 15 {
 				text(b, x+bandW/2, c.y+12, "middle", `font-size="10"`, shorten(c.state, 15))
 			}

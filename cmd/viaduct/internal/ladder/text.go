@@ -11,8 +11,8 @@ import (
 // textWidth is the number of columns between the lifelines of the text form.
 const textWidth = 66
 
-// WriteText draws d as text. Each line is a message at the time of its sending. The names in
-// brackets are the states that the two ends enter.
+// WriteText draws d as text. Each line is a message at the time of sending. The names in brackets
+// are the states entered by the two ends.
 func (d *Diagram) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if d.Title != "" {

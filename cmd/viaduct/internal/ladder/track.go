@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A track follows the states and credits of both ends of a connection, as far as its messages show
-// them.
+// A track follows the states and credits of both ends of a connection, as far as the messages show
+// states and credits.
 type track struct {
 	state *[2]string // states of the ends, shared by all connections between them
 	mode  [2]string  // SDP: mode of the half in which this end is Data Source
@@ -19,7 +19,7 @@ type track struct {
 	flow  [2]bool // VI/TCP: descriptors are counted
 }
 
-// to sets the state of an end, except that of the receiver of a lost message.
+// to sets the state of an end, except the state of the receiver of a lost message.
 func (t *track) to(x *Message, end int, state string) {
 	if x.Lost && end != x.From {
 		return
@@ -198,8 +198,8 @@ func (t *track) connection(m *decode.Message, x *Message, me, peer int) {
 	}
 }
 
-// negative follows NAKs of RoCEv2. A NAK ends the connection, except for a sequence error or a
-// receiver that is not ready.
+// negative follows NAKs of RoCEv2. A NAK ends the connection, except for a sequence error or RNR
+// (receiver not ready).
 func (t *track) negative(m *decode.Message, x *Message, me, peer int) {
 	n, ok := number(m, "aeth.syndrome")
 	if s := ib.Syndrome(n); ok && s.Type() == ib.TypeNAK && s != ib.NAKSequence {
