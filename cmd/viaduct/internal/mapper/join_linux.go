@@ -12,7 +12,7 @@ import (
 	"viaduct/portmap"
 )
 
-// A State describes the Port Mapper that answers for the services of this process.
+// A State describes the Port Mapper answering for the services of this process.
 type State struct {
 	Addr netip.AddrPort // address of the Port Mapper
 	Pid  int            // the Port Mapper's process; 0 if it is this process
@@ -37,7 +37,7 @@ type Service struct {
 const retryAfter = 2 * time.Second
 
 // Join makes this process the Port Mapper of the host at a UDP address, or registers with the
-// current Port Mapper. Join calls report with the initial state and again after every change. It
+// current Port Mapper. Join calls report with the initial state and again after every change. Join
 // returns an error if no process could use the address.
 func Join(at string, cfg portmap.ServerConfig, report func(State)) (*Service, error) {
 	ua, err := net.ResolveUDPAddr("udp", at)
@@ -60,8 +60,8 @@ func Join(at string, cfg portmap.ServerConfig, report func(State)) (*Service, er
 	return s, nil
 }
 
-// Set registers the addresses where SDP is spoken for a conventional address. Without targets it
-// removes the registration. It returns an error if the Port Mapper refuses the registration.
+// Set registers the SDP addresses for a conventional address. Without targets, Set removes the
+// registration. Set returns an error if the Port Mapper refuses the registration.
 func (s *Service) Set(at netip.AddrPort, targets ...netip.AddrPort) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,8 +131,8 @@ func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	return st, nil, err
 }
 
-// serve makes this process answer as the Port Mapper, for this service and for registered services.
-// The result is closed when srv has ended.
+// serve makes this process answer as the Port Mapper, for its own service and for registered
+// services. The result is closed when srv has ended.
 func (s *Service) serve(srv *portmap.Server) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +152,8 @@ func (s *Service) serve(srv *portmap.Server) <-chan struct{} {
 	return ended
 }
 
-// follow registers all mappings of this service with the process at the other end of c. The result
-// is closed when that process has ended. After an error follow has closed c.
+// follow registers all mappings of s with the process at the other end of c. The result is closed
+// when the process has ended. After an error, follow has closed c.
 func (s *Service) follow(c *net.UnixConn) (<-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +169,8 @@ func (s *Service) follow(c *net.UnixConn) (<-chan struct{}, error) {
 	return ended, nil
 }
 
-// watch closes ended when the process at the other end of c has ended. It does not read the answers
-// on c, because Set reads them.
+// watch closes ended when the process at the other end of c has ended. watch does not read the
+// answers on c, because Set reads the answers.
 func (s *Service) watch(c *net.UnixConn, ended chan<- struct{}) {
 	defer close(ended)
 	waitEnd(c)

@@ -20,8 +20,8 @@ import (
 
 // The process with the UDP port also listens on a local socket. The name of the socket is derived
 // from the UDP address and lies in the abstract namespace of the network namespace. A service
-// connects and sends one message for each change of its mappings. A mapping lasts as long as the
-// connection.
+// connects and sends one message for each change of the service's mappings. A mapping lasts as long
+// as the connection.
 
 const (
 	// answerTimeout bounds an answer of the Port Mapper's process.
@@ -36,7 +36,7 @@ type registration struct {
 	Targets []netip.AddrPort `json:"targets,omitempty"`
 }
 
-// An answer holds the reason of a refusal; it is empty if the registration was accepted.
+// An answer holds the reason of a refusal. The reason is empty if the registration was accepted.
 type answer struct {
 	Why string `json:"why,omitempty"`
 }
@@ -59,8 +59,8 @@ func dialMapper(udp netip.AddrPort) (c *net.UnixConn, pid int, err error) {
 	return nil, 0, err
 }
 
-// Of returns the process that takes registrations for the Port Mapper at a UDP port of all
-// addresses. It returns 0 if there is none.
+// Of returns the process taking registrations for the Port Mapper at a UDP port of all addresses,
+// or 0 if there is none.
 func Of(port uint16) (pid int) {
 	c, pid, err := dialMapper(netip.AddrPortFrom(netip.IPv6Unspecified(), port))
 	if err != nil {
@@ -70,7 +70,7 @@ func Of(port uint16) (pid int) {
 	return pid
 }
 
-// register sends one registration and waits for the answer. A refusal is an error that matches
+// register sends one registration and waits for the answer. A refusal is an error matching
 // errRefused. After any other error, such as no answer in time, register shuts the connection down,
 // so that the service looks for another Port Mapper.
 func register(c *net.UnixConn, r registration) (err error) {
@@ -106,8 +106,8 @@ func register(c *net.UnixConn, r registration) (err error) {
 
 var errRefused = errors.New("the host's Port Mapper refuses the service")
 
-// Offer takes the registrations of this host's services for the Port Mapper at a UDP address and
-// enters them into reg, until the returned Closer is closed.
+// Offer enters the registrations of this host's services for the Port Mapper at a UDP address into
+// reg, until the returned Closer is closed.
 func Offer(udp netip.AddrPort, reg *portmap.Registry) (io.Closer, error) {
 	return newTable(reg).offer(udp)
 }
@@ -134,8 +134,8 @@ func (t *table) offer(udp netip.AddrPort) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// serve enters the registrations of one service into the table, and answers them, until its
-// connection ends.
+// serve enters the registrations of one service into the table, and answers each registration,
+// until the service's connection ends.
 func (t *table) serve(c *net.UnixConn) {
 	defer c.Close()
 	defer t.drop(c)
@@ -187,8 +187,8 @@ func peerOf(c *net.UnixConn) (p peer, err error) {
 
 // mayRegister returns an error if p must not register r. Root and the user of this process may
 // register any address. Other users may register only services of their own: no other user may
-// listen at the conventional port or at the ports of the targets. owners returns the users that
-// listen at a port.
+// listen at the conventional port or at the ports of the targets. owners returns the users with a
+// listener at a port.
 func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, err error)) error {
 	switch {
 	case len(r.Targets) > maxTargets:
@@ -216,11 +216,11 @@ func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, 
 	return nil
 }
 
-// overflowUID is the kernel's number for users without a number in this user namespace.
+// overflowUID is the kernel's number for users without a number in the process's user namespace.
 const overflowUID = 65534
 
-// allUsersKnown reports whether every user of the host has a number in this user namespace. It
-// returns false if the map cannot be read.
+// allUsersKnown reports whether every user of the host has a number in the process's user
+// namespace. A map that cannot be read gives false.
 func allUsersKnown() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	f := strings.Fields(string(b))

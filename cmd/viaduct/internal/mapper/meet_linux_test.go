@@ -12,7 +12,7 @@ import (
 )
 
 // TestMayRegister: a user may register only if all listeners at the ports of the registration are
-// that user's own. Root and the user of the Port Mapper may register any ports.
+// the user's own. Root and the user of the Port Mapper may register any ports.
 func TestMayRegister(t *testing.T) {
 	owners := func(port uint16) ([]int, error) {
 		switch port {
@@ -56,8 +56,8 @@ func TestMayRegister(t *testing.T) {
 	}
 }
 
-// TestTable: a conventional address has the targets of all services that registered it. When a
-// service ends, its targets are removed.
+// TestTable: a conventional address has the targets of all services registered for the address.
+// When a service ends, the service's targets are removed.
 func TestTable(t *testing.T) {
 	tb := newTable(portmap.NewRegistry())
 	a := netip.MustParseAddrPort

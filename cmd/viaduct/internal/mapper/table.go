@@ -8,8 +8,8 @@ import (
 	"viaduct/portmap"
 )
 
-// A table holds the mappings of a Port Mapper, by the service that registered them. Processes that
-// share a port register the same conventional address, which then has the targets of all of these.
+// A table holds the mappings of a Port Mapper, by the registering service. Processes sharing a port
+// register the same conventional address, and the address has the targets of all these processes.
 type table struct {
 	registry *portmap.Registry
 
@@ -21,8 +21,8 @@ func newTable(reg *portmap.Registry) *table {
 	return &table{registry: reg, by: map[any]map[netip.AddrPort][]netip.AddrPort{}}
 }
 
-// set registers the targets of a service for a conventional address. Without targets it removes the
-// registration. After an error the table is unchanged.
+// set registers the targets of a service for a conventional address. Without targets, set removes
+// the registration. After an error the table is unchanged.
 func (t *table) set(service any, at netip.AddrPort, targets []netip.AddrPort) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,7 +44,7 @@ func (t *table) set(service any, at netip.AddrPort, targets []netip.AddrPort) er
 	return err
 }
 
-// drop removes all mappings of a service that has ended.
+// drop removes all mappings of an ended service.
 func (t *table) drop(service any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
