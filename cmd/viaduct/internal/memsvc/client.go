@@ -17,9 +17,9 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// pieceBytes is the length of a piece of a transfer, and maxWindow how many are in flight. A piece
-// is long enough that the cost of its messages does not matter, and short enough that all pieces in
-// flight stay in the cache while they are hashed and written. On a connection for shorter messages,
+// pieceBytes is the length of a piece of a transfer, and maxWindow the number of pieces in flight.
+// A piece is long enough to make the cost of messages irrelevant, and short enough that all pieces
+// in flight stay in the cache during hashing and writing. On a connection for shorter messages,
 // pieces are shorter. [V-14]
 const (
 	pieceBytes = 256 << 10
@@ -27,7 +27,7 @@ const (
 )
 
 // How long a client waits for the server. stallTime is for the next piece of a transfer, or for an
-// answer. Before the server answers a close, it reads and hashes the whole range. The client
+// answer. Before answering a close, the server reads and hashes the whole range. The client
 // therefore waits hashTimeByte longer for each byte of the range. Time-outs are needed because the
 // connections of a suspended or hung server stay open.
 const (
@@ -35,26 +35,26 @@ const (
 	hashTimeByte = 100 * time.Nanosecond // 10 MB/s
 )
 
-// ErrStalled means that the server sent nothing for so long that the client gave up.
+// ErrStalled reports a server silent for so long that the client gave up.
 var ErrStalled = fmt.Errorf("the server has stopped answering: %w", os.ErrDeadlineExceeded)
 
-// ErrChanged means that the received bytes differ from the server's.
+// ErrChanged reports received bytes that differ from the server's.
 var ErrChanged = errors.New("SHA-256 differs from the server's: the file changed, or was damaged on the way")
 
-// ErrTakenBack is what Get returns for a file that was truncated during the transfer.
+// ErrTakenBack is the error of Get for a file truncated during the transfer.
 var ErrTakenBack = errors.New("the server's file shrank, or was taken away, while it was being read")
 
-// ErrSourceShrank is what Put returns for a file that was truncated during the transfer.
+// ErrSourceShrank is the error of Put for a file truncated during the transfer.
 var ErrSourceShrank = errors.New("the file shrank while it was being sent")
 
-// A takenBackError explains an access error for a range that was granted. If the file is truncated,
-// its mapping faults, and the server's protocol engine reports memory that does not exist.
+// A takenBackError explains an access error for a granted range. If the file is truncated, the
+// mapping faults, and the server's protocol engine reports memory that does not exist.
 type takenBackError struct{ cause error }
 
 func (e *takenBackError) Error() string   { return ErrTakenBack.Error() }
 func (e *takenBackError) Unwrap() []error { return []error{ErrTakenBack, e.cause} }
 
-// A Client is the client of a memory service on one connection. It is for one goroutine.
+// A Client is the client of a memory service on a connection. Only one goroutine may use a Client.
 type Client struct {
 	conn  msg.Conn
 	piece int        // bytes moved by one RDMA Read or Write
@@ -89,8 +89,8 @@ func (c *Client) Close() {
 	}
 }
 
-// bounded calls wait with a context that ends after d. If the time ends the wait, the error matches
-// ErrStalled.
+// bounded calls wait with a context that ends after d. If the time d ends the wait, the error
+// matches ErrStalled.
 func bounded(ctx context.Context, d time.Duration, wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, ErrStalled)
 	defer cancel()
@@ -105,8 +105,8 @@ func bounded(ctx context.Context, d time.Duration, wait func(context.Context) er
 // to the disk.
 func answerTime(n int64) time.Duration { return stallTime + time.Duration(n)*hashTimeByte }
 
-// ask sends a request and waits for its answer. hashed is the number of bytes the server hashes
-// before it answers.
+// ask sends a request and waits for the answer. hashed is the number of bytes the server hashes
+// before answering.
 func (c *Client) ask(ctx context.Context, q request, hashed int64) (r reply, err error) {
 	err = bounded(ctx, answerTime(hashed), func(ctx context.Context) error {
 		r, err = c.exchange(ctx, q)
@@ -130,8 +130,8 @@ func (c *Client) send(ctx context.Context, q request) error {
 	return c.conn.Send(ctx, msg.Message{Data: b})
 }
 
-// receive waits for the answer to q. It returns an error that matches ErrRefused or an error of
-// package token if the server refused, and ErrNotServed if another kind of server answered.
+// receive waits for the answer to q. The error matches ErrRefused or an error of package token if
+// the server refused, and ErrNotServed if another kind of server answered.
 func (c *Client) receive(ctx context.Context, q request) (reply, error) {
 	m, err := c.conn.Recv(ctx)
 	if errors.Is(err, io.EOF) {
@@ -161,14 +161,14 @@ func (c *Client) receive(ctx context.Context, q request) (reply, error) {
 	return r, nil
 }
 
-// ErrNoToken is what Authenticate returns for a server that asks for no token.
+// ErrNoToken is the error of Authenticate for a server without a token.
 var ErrNoToken = errors.New("the server has no token, or is older than tokens")
 
-// ErrImpostor is what Authenticate returns for a server that does not have the token.
+// ErrImpostor is the error of Authenticate for a server that does not have the token.
 var ErrImpostor = errors.New("the other side could not prove that it has the token: it is not the server that is meant")
 
-// Authenticate proves to the server that this side has the token, and asks for the same proof of
-// the server. A server with a token answers no other request before.
+// Authenticate proves possession of the token to the server, and asks for the same proof of the
+// server. A server with a token answers no other request before.
 func (c *Client) Authenticate(ctx context.Context, t *token.Token) error {
 	mine := token.NewNonce()
 	r, err := c.ask(ctx, request{Op: "auth", Nonce: hex.EncodeToString(mine[:])}, 0)
@@ -193,7 +193,7 @@ func (c *Client) Authenticate(ctx context.Context, t *token.Token) error {
 	return nil
 }
 
-// open opens a range. It returns the memory that the server lends, the length of the range, and the
+// open opens a range. open returns the memory lent by the server, the length of the range, and the
 // size of the file, 0 if the answer has none.
 func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, size int64, err error) {
 	r, err := c.ask(ctx, q, 0)
@@ -212,10 +212,10 @@ func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, si
 	return at, *r.Length, size, nil
 }
 
-// Get reads a file from offset to its end by RDMA Read and writes the bytes to w and to h, in
-// order. Before the first byte it calls begin, if not nil, with the number of bytes to transfer and
-// the size of the whole file. It calls progress after each piece. A nil error means that the
-// received bytes match the server's SHA-256 of the range. h must be fresh, because its sum is
+// Get reads a file from offset to the end by RDMA Read and writes the bytes to w and to h, in
+// order. Before the first byte, Get calls begin, if not nil, with the number of bytes to transfer
+// and the size of the whole file. Get calls progress after each piece. After a nil error, the
+// received bytes match the server's SHA-256 of the range. h must be fresh, because the sum is
 // compared.
 func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
 	at, length, size, err := c.open(ctx, request{Op: "open", Path: store.Text(path), Mode: "read", Offset: offset})
@@ -270,8 +270,8 @@ func (c *Client) Sum(ctx context.Context, path string, n int64) (sum [32]byte, e
 	return parseSum(r.SHA256)
 }
 
-// pump reads length bytes of the server's memory at at, in pieces. depth is the number of RDMA
-// Reads that may be outstanding. pump calls use with the bytes of each piece, in order.
+// pump reads length bytes of the server's memory at at, in pieces. depth is the limit of
+// outstanding RDMA Reads. pump calls use with the bytes of each piece, in order.
 func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth int, use func([]byte) error) error {
 	if length == 0 {
 		return nil
@@ -313,8 +313,8 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 	return nil
 }
 
-// List returns the entries of a directory, sorted by name. It asks for a long listing in parts,
-// because one answer has at most MaxMessage bytes.
+// List returns the entries of a directory, sorted by name. List asks for a long listing in parts,
+// because an answer has at most MaxMessage bytes.
 func (c *Client) List(ctx context.Context, path string) (entries []store.Entry, err error) {
 	var after store.Text
 	for {

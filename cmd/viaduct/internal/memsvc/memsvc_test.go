@@ -28,8 +28,8 @@ import (
 // limit is the longest file a client may store.
 const limit = 4 << 20
 
-// start runs a server on one end of a pair. It returns the client's end, the server's end, the root
-// directory, and a channel for the result of Serve.
+// start runs a server on an end of a pair. start returns the client's end, the server's end, the
+// root directory, and a channel for the result of Serve.
 func start(t *testing.T, writable bool) (*msgfake.Conn, *msgfake.Conn, string, chan error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -123,7 +123,7 @@ func TestShrinkingFile(t *testing.T) {
 	if err := cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), shrink, nil); err == nil {
 		t.Error("a shrinking file arrived")
 	}
-	// The service refuses the close of a file that has become shorter.
+	// The service refuses the close of a shortened file.
 	if r := exchange(t, c, `{"op":"close","path":"f","mode":"read"}`); !strings.Contains(fmt.Sprint(r["error"]), "shrank") {
 		t.Error(r)
 	}
@@ -153,7 +153,7 @@ func TestPut(t *testing.T) {
 }
 
 // TestStream: a file of unknown length is sent piece by piece. The client may no longer write to a
-// piece that is stored.
+// stored piece.
 func TestStream(t *testing.T) {
 	c, srv, dir, done := start(t, true)
 	cl, _ := NewClient(c)
@@ -171,7 +171,7 @@ func TestStream(t *testing.T) {
 	if err := cl.PutStream(t.Context(), "broken", broken, sha256.New(), nil); !errors.Is(err, os.ErrInvalid) {
 		t.Error(err)
 	}
-	// The client gets the server's reason for a refusal, during the transfer or at its end, and the
+	// The client gets the server's reason for a refusal, during the transfer or at the end, and the
 	// connection remains usable.
 	for _, n := range []int{limit + 1, limit + 4*uploadPiece} {
 		err := cl.PutStream(t.Context(), "long", bytes.NewReader(random(n)), sha256.New(), nil)
@@ -235,7 +235,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// older is a server's connection to clients that do not ask for pieces.
+// older is a server's connection that hides the clients' requests for pieces.
 type older struct{ msg.Conn }
 
 func (o older) Recv(ctx context.Context) (msg.Message, error) {
@@ -245,7 +245,7 @@ func (o older) Recv(ctx context.Context) (msg.Message, error) {
 }
 
 // TestWholeFile: a client that does not ask for pieces is lent the file itself, and the file is
-// stored when the client closes it. A client of this package can use a server without pieces.
+// stored at the client's close. A client of this package can use a server without pieces.
 func TestWholeFile(t *testing.T) {
 	c, srv, dir, done := start(t, true)
 	body := random(3*pieceBytes + 7)
@@ -281,7 +281,7 @@ func TestWholeFile(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "d/x")); err != nil || !bytes.Equal(got, body) {
 		t.Errorf("%d bytes stored, %v", len(got), err)
 	}
-	// Also store an empty file, a file with a wrong sum, and an upload that is never closed.
+	// Also store an empty file, a file with a wrong sum, and an upload never closed.
 	empty := fmt.Sprintf("%x", sha256.Sum256(nil))
 	exchange(t, c, `{"op":"open","path":"e","mode":"write","length":0}`)
 	if r := exchange(t, c, `{"op":"close","path":"e","mode":"write","sha256":"`+empty+`"}`); r["ok"] != true {
@@ -454,7 +454,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// A stopped is a client's connection to a server that stops after a number of pieces.
+// A stopped is a client's connection to a server stopping after a number of pieces.
 type stopped struct {
 	*msgfake.Conn
 	pieces int

@@ -31,7 +31,7 @@ type request struct {
 	Proof  string     `json:"proof,omitempty"` // proof that the client has the token
 }
 
-// A reply is a message of the server. The request determines which fields are present.
+// A reply is a message of the server. The request determines the present fields.
 type reply struct {
 	OK      bool           `json:"ok"`
 	Error   string         `json:"error,omitempty"`
@@ -49,7 +49,7 @@ type reply struct {
 
 // A piece is memory the server lends to a client for a part of the file to store. The client fills
 // the pieces in turn. An extend request makes the server store the next piece, and the answer lends
-// that piece again.
+// the stored piece again.
 type piece struct {
 	Address string `json:"address"`
 	Handle  uint32 `json:"handle"`
@@ -67,7 +67,7 @@ func (p piece) remote() (at msg.Remote, err error) {
 // token.ErrMissing or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
-// ErrNotServed wraps an answer that cannot come from a server of this package.
+// ErrNotServed wraps an answer impossible for a server of this package.
 var ErrNotServed = errors.New("the answer is not that of a file server")
 
 func hexAddress(a uint64) string { return "0x" + strconv.FormatUint(a, 16) }

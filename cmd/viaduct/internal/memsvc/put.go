@@ -13,10 +13,9 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// Put stores length bytes of r under path by RDMA Write. It writes the bytes to h as well, which
-// must be fresh, because the server compares the sum before the file becomes visible. The server
-// hashes and writes one piece while the next ones arrive. An older server lends the whole file
-// instead.
+// Put stores length bytes of r under path by RDMA Write. Put writes the bytes to h as well. h must
+// be fresh, because the server compares the sum before the file becomes visible. The server hashes
+// and writes one piece while the next pieces arrive. An older server lends the whole file instead.
 func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader, h hash.Hash, progress func(n int)) error {
 	if length < 0 {
 		return fmt.Errorf("memsvc: a file of %d bytes", length)
@@ -24,7 +23,7 @@ func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader
 	return c.put(ctx, path, length, r, h, progress)
 }
 
-// PutStream stores the bytes of r up to its end. Otherwise it is like Put.
+// PutStream stores the bytes of r up to the end. Otherwise PutStream is like Put.
 func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
 	return c.put(ctx, path, -1, r, h, progress)
 }
@@ -64,7 +63,7 @@ func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader
 	return err
 }
 
-// A putting is the state of one file that is being sent to the server.
+// A putting is the state of a file being sent to the server.
 type putting struct {
 	c          *Client
 	file       request      // holds the name of the file
@@ -150,7 +149,7 @@ func (p *putting) run(ctx context.Context) error {
 	return nil
 }
 
-// giveUp ends the transfer and makes the server discard the file. It waits for the outstanding
+// giveUp ends the transfer and makes the server discard the file. giveUp waits for the outstanding
 // writes and answers, so that the connection remains usable.
 func (p *putting) giveUp(ctx context.Context) error {
 	if err := p.settle(ctx); err != nil {
@@ -244,7 +243,7 @@ func (p *putting) receive(ctx context.Context, op string, bytes int64) (a reply,
 	return a, err
 }
 
-// answer receives the answer to the oldest extend, which lends the stored piece again.
+// answer receives the answer to the oldest extend. The answer lends the stored piece again.
 func (p *putting) answer(ctx context.Context) error {
 	p.unanswered--
 	a, err := p.receive(ctx, "extend", 0)

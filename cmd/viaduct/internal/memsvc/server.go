@@ -19,11 +19,11 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// maxOpen bounds the ranges that one client may have open.
+// maxOpen bounds the open ranges of a client.
 const maxOpen = 16
 
-// An Observer counts the work of a service. Its functions may be nil; the goroutines of Serve call
-// them.
+// An Observer counts the work of a service. An Observer's functions may be nil. The goroutines of
+// Serve call the functions.
 type Observer struct {
 	// Request is called after each answer, with the operation: open_read, open_write, close_read,
 	// close_write, extend, list, auth, or invalid. If the request was refused because of the token,
@@ -70,9 +70,9 @@ func Serve(ctx context.Context, conn msg.Conn, s *store.Store, tok *token.Token,
 	return err
 }
 
-// explain adds the name of a file that was truncated during a client's RDMA Read to err, because
-// the protocols only report memory that does not exist. It returns err unchanged if no open file
-// has become too short.
+// explain adds the name of a file truncated during a client's RDMA Read to err, because the
+// protocols only report missing memory. explain returns err unchanged if no open file has become
+// too short.
 func (s *session) explain(err error) error {
 	for k, o := range s.open {
 		if o.view != nil && o.view.Shrank() {
@@ -97,8 +97,8 @@ type session struct {
 	watch Observer
 	open  map[openKey]*opened
 
-	// Entries of the last listed directory that did not fit into the answer, so that the next
-	// request does not read the directory again.
+	// Remaining entries of the last listed directory, kept so that the next request does not read
+	// the directory again.
 	listed     store.Text
 	unanswered []store.Entry
 
@@ -108,7 +108,7 @@ type session struct {
 
 type openKey struct{ path, mode string }
 
-// An opened range is one of three things: a view of a file to read, a whole file to write, or an
+// An opened range has one of three forms: a view of a file to read, a whole file to write, or an
 // upload in pieces.
 type opened struct {
 	region msg.Region
@@ -116,8 +116,8 @@ type opened struct {
 	upload *upload
 }
 
-// An upload is a file a client stores. The client fills the next pieces while the server stores
-// one.
+// An upload is a file a client stores. The client fills the next pieces while the server stores a
+// piece.
 type upload struct {
 	*store.Upload
 	length int64 // length of the whole file, -1 if unknown
@@ -199,7 +199,7 @@ func (s *session) authenticate(ctx context.Context) error {
 	return fmt.Errorf("%w: %d requests without it", token.ErrMissing, authRequests)
 }
 
-// auth answers a client that has not proven anything yet.
+// auth answers a client without a proof so far.
 func (s *session) auth(q request) ([]byte, error) {
 	switch {
 	case q.Op != "auth":
@@ -271,7 +271,7 @@ func (s *session) handle(q request) ([]byte, error) {
 	return nil, fmt.Errorf("unknown op %q", q.Op)
 }
 
-// admit returns the key of q's range. It fails if that range or too many ranges are open.
+// admit returns the key of q's range. admit fails if the same range or too many ranges are open.
 func (s *session) admit(q request) (openKey, error) {
 	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	if _, ok := s.open[k]; ok {
@@ -320,7 +320,7 @@ func (s *session) register(o *opened, b []byte, a msg.Access) (r reply, err erro
 
 // The memory of an upload: uploadPieces pieces of uploadPiece bytes. A piece is long enough to make
 // the cost of messages irrelevant, and short enough to stay in the cache during hashing and
-// writing. One piece is being stored, one is arriving, and one waits between them.
+// writing. One piece is being stored, one is arriving, and one waits between the two.
 const (
 	uploadPiece  = 1 << 20
 	uploadPieces = 3 // fewer than the receives that a client and a server post
@@ -351,7 +351,7 @@ func (s *session) openWrite(q request) ([]byte, error) {
 }
 
 // lendUpload lends the client the memory for the file's bytes: buffers if pieces is set, and
-// otherwise a mapping of the file, which costs more.
+// otherwise a mapping of the file. A mapping costs more.
 func (s *session) lendUpload(o *opened, pieces bool) (r reply, err error) {
 	u := o.upload
 	if !pieces {
@@ -393,8 +393,8 @@ func (p *lent) takeBack() {
 	}
 }
 
-// store hashes the first n bytes of the next piece, writes them to the file and returns the piece.
-// After an error, every further call returns that error.
+// store hashes the first n bytes of the next piece, writes the bytes to the file and returns the
+// piece. After an error, every further call returns the same error.
 func (u *upload) store(n int64) (*lent, error) {
 	var p *lent
 	if u.next < len(u.pieces) {
@@ -419,9 +419,9 @@ func (u *upload) store(n int64) (*lent, error) {
 	return p, nil
 }
 
-// extend stores the next piece and lends it again. If storing fails, for example because the disk
-// is full, the file is discarded, but the client keeps its pieces until it closes the file. The
-// client may be writing to the pieces, and an access error would end the connection before the
+// extend stores the next piece and lends the piece again. If storing fails, for example because the
+// disk is full, the file is discarded, but the client keeps its pieces until the close of the file.
+// The client may be writing to the pieces, and an access error would end the connection before the
 // client has read the reason.
 func (s *session) extend(q request) ([]byte, error) {
 	o := s.open[openKey{path.Clean(string(q.Path)), q.Mode}]
@@ -545,8 +545,8 @@ func (s *session) list(q request) ([]byte, error) {
 		es = es[from:]
 	}
 	s.unanswered = nil
-	// The listing must fit into one message. It gets as many entries as there is room for, and the
-	// others stay in unanswered.
+	// The listing must fit into one message. The listing gets as many entries as there is room for,
+	// and the others stay in unanswered.
 	most := min(MaxMessage, s.conn.MaxMessage())
 	r := reply{OK: true, Entries: &es}
 	if b := encode(r); len(b) <= most {

@@ -32,8 +32,8 @@ func newToken(t testing.TB, text string) *token.Token {
 	return tok
 }
 
-// guarded starts a server that requires a token and whose directory has the file f. denied collects
-// each refusal.
+// guarded starts a server with a token, whose directory has the file f. denied collects each
+// refusal.
 func guarded(t *testing.T, tok *token.Token) (c *msgfake.Conn, log *bytes.Buffer, denied *[]error, done chan error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func guarded(t *testing.T, tok *token.Token) (c *msgfake.Conn, log *bytes.Buffer
 
 const secret = "0123456789abcdef"
 
-// TestToken: a client with the token is served; a client without it gets no information.
+// TestToken: a client with the token is served; a client without the token gets no information.
 func TestToken(t *testing.T) {
 	tok := newToken(t, secret)
 	c, log, denied, done := guarded(t, tok)
@@ -114,7 +114,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestProofOnce: a proof is good once, and only for the nonces that were drawn for it. A client may
+// TestProofOnce: a proof is good once, and only for the nonces drawn for the proof. A client may
 // send only a few requests for a proof.
 func TestProofOnce(t *testing.T) {
 	tok := newToken(t, secret)
@@ -171,7 +171,7 @@ func TestTokenTime(t *testing.T) {
 	})
 }
 
-// TestImpostor: a server that accepts every proof must still prove that it has the token.
+// TestImpostor: a server accepting every proof must still prove possession of the token.
 func TestImpostor(t *testing.T) {
 	for _, proof := range []string{"", "zz", strings.Repeat("00", 32)} {
 		a, b := msgfake.Pair(1 << 16)
@@ -192,7 +192,7 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// FuzzAuth: a client without the token gets nothing but nonces, whatever it asks and in any order.
+// FuzzAuth: a client without the token gets nothing but nonces, for any requests in any order.
 func FuzzAuth(f *testing.F) {
 	nonce := strings.Repeat("ab", 32)
 	f.Add(`{"op":"auth","nonce":"` + nonce + `"}` + "\n" + `{"op":"auth","proof":"` + nonce + `"}`)
