@@ -1,5 +1,5 @@
-// Package msg is the interface between the verbs of the command and the transports that carry
-// messages and move memory. With it, echo, ping, nc, and the memory service are each written once.
+// Package msg is the interface between the verbs of the command and the transports for messages and
+// RDMA. With package msg, echo, ping, nc, and the memory service are each written once.
 package msg
 
 import (
@@ -13,12 +13,12 @@ import (
 // Access is a set of rights the peer has to registered memory.
 type Access uint8
 
-// Rights, which can be combined. Local use is always allowed.
+// Rights, for any combination. Local use is always allowed.
 const (
 	RemoteRead Access = 1 << iota
 	RemoteWrite
-	// Guarded marks the mapping of a file that another process may truncate. An access that faults
-	// then fails only its own transfer.
+	// Guarded marks the mapping of a file that another process may truncate. A faulting access then
+	// fails only its own transfer.
 	Guarded
 )
 
@@ -49,11 +49,11 @@ type Message struct {
 // ErrTooLong is what Send returns for a message longer than MaxMessage.
 var ErrTooLong = errors.New("message longer than the connection takes")
 
-// ErrBroken is the error of a connection that failed, as opposed to one that the peer closed.
+// ErrBroken is the error of a failed connection, as opposed to a connection closed by the peer.
 var ErrBroken = errors.New("the connection broke")
 
-// A RemoteAccessError means that the other side refused access to memory: the range does not exist,
-// or the right is not granted.
+// A RemoteAccessError reports memory access refused by the other side: the range does not exist, or
+// the right is not granted.
 type RemoteAccessError struct{ Cause error }
 
 func (e *RemoteAccessError) Error() string {
@@ -61,8 +61,8 @@ func (e *RemoteAccessError) Error() string {
 }
 func (e *RemoteAccessError) Unwrap() error { return e.Cause }
 
-// A Conn is a connection. Recv may run concurrently with the other calls. The other calls are for
-// one goroutine at a time. Errors after an orderly close by the peer match io.EOF.
+// A Conn is a connection. Recv may run concurrently with the other calls. Only one goroutine at a
+// time may use the other calls. Errors after an orderly close by the peer match io.EOF.
 type Conn interface {
 	LocalAddr() net.Addr
 	RemoteAddr() net.Addr
@@ -79,17 +79,17 @@ type Conn interface {
 	// Register lends memory to the connection until the region is closed.
 	Register(b []byte, a Access) (Region, error)
 	// PostWrite starts to copy n bytes, from offset off of a local region to remote memory.
-	// PostRead copies in the other direction. Reap waits for the oldest copy that was not reaped.
+	// PostRead copies in the other direction. Reap waits for the oldest unreaped copy.
 	PostWrite(local Region, off, n int, remote Remote) error
 	PostRead(local Region, off, n int, remote Remote) error
 	Reap(ctx context.Context) error
 	// Depth returns how many writes and reads may be outstanding.
 	Depth() (writes, reads int)
 
-	// Shutdown declares that nothing more will be sent. It waits until the peer has received all
-	// messages, as far as the protocol allows.
+	// Shutdown declares the end of sending, and waits until the peer has received all messages, as
+	// far as the protocol allows.
 	Shutdown(ctx context.Context) error
-	// Close ends the connection in the way of its protocol.
+	// Close ends the connection in the way of the protocol.
 	Close() error
 }
 

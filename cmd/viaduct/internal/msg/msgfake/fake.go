@@ -1,6 +1,6 @@
 // Package msgfake is a pair of message connections within one process, for tests of the code above
-// package msg. It checks handles, ranges and rights as a real transport does, and refuses access to
-// a region after its Close.
+// package msg. The pair checks handles, ranges and rights like a real transport, and refuses access
+// to a region after Close.
 package msgfake
 
 import (
@@ -187,7 +187,7 @@ func (c *Conn) post(local msg.Region, off, n int, remote msg.Remote, want msg.Ac
 	return nil
 }
 
-// place copies memory that may have been unmapped. If an access faults, it returns ErrAccess.
+// place copies memory that may have been unmapped. If an access faults, place returns ErrAccess.
 func place(to, from []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
