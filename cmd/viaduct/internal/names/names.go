@@ -24,8 +24,8 @@ const Forms = "etcd://HOST[:PORT],.../PREFIX, file:PATH, dns:DOMAIN and dns://SE
 // etcdPort is where members of an etcd cluster listen to clients.
 const etcdPort = "2379"
 
-// Open opens the registry at address. The caller must call close after use. An address that cannot
-// be parsed is a usage error.
+// Open opens the registry at address. The caller must call close after use. A malformed address is
+// a usage error.
 func Open(address string, log *slog.Logger) (reg registry.Registry, close func() error, err error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	none := func() error { return nil }
@@ -130,8 +130,8 @@ func etcdConfig(s string) (c etcd.Config, err error) {
 	return c, nil
 }
 
-// etcdTLS returns a configuration with the certificates and the key in these files, or nil if none
-// is given.
+// etcdTLS returns a configuration with the certificates and the key in the given files, or nil if
+// none is given.
 func etcdTLS(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
 		return nil, nil

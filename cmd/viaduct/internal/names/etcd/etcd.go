@@ -1,17 +1,17 @@
-// Package etcd is a registry of names in an etcd cluster. It belongs to the command, because
-// library packages have no dependencies.
+// Package etcd is a registry of names in an etcd cluster. The package belongs to the command,
+// because library packages have no dependencies.
 //
 // A record is the key PREFIX/KIND/NAME/ID, for example viaduct/vi/node7/694d81417f2a6c05; the value
 // of the key is the value of the record. ID is the number of the lease under which the record was
-// registered, in hex. A key that was put by hand may have any ID, or none, and no lease. It then
-// never expires.
+// registered, in hex. A key put by hand may have any ID, or none, and no lease. A record without a
+// lease never expires.
 //
 // Lookups are answered from memory, by a [registry.Table]. Linearizable reads of all keys and of
-// the remaining time of their leases fill the table. A watch starts such a read at every change.
+// the remaining time of the leases fill the table. A watch starts another read at every change.
 // Without changes the table is read several times in the shortest lease. A record in the table
-// expires no later than its lease in the cluster. Therefore lookups still work while the cluster
-// elects a leader or has no quorum. Such answers are marked, and an expired record is never
-// returned.
+// expires no later than the lease in the cluster. Therefore lookups still work while the cluster
+// elects a leader or has no quorum. Answers at such times are marked, and an expired record is
+// never returned.
 package etcd
 
 import (
@@ -35,7 +35,7 @@ import (
 	"viaduct/registry"
 )
 
-// Times that we chose.
+// Times chosen for this package.
 const (
 	// requestTime bounds one request. The cluster elects a leader within about two seconds.
 	requestTime = 3 * time.Second
@@ -46,7 +46,7 @@ const (
 	shortestPause = 500 * time.Millisecond
 	longestPause  = 5 * time.Second
 
-	// retryPause is the pause after a failure. settle is the pause after a change, so that one read
+	// retryPause is the pause after a failure. settle is the pause after a change, so that a read
 	// covers many changes at a time.
 	retryPause = 250 * time.Millisecond
 	settle     = 20 * time.Millisecond
@@ -120,13 +120,13 @@ func describe(cfg Config, err error) error {
 	return fmt.Errorf("%s: %w", at, err)
 }
 
-// request returns a context for one request. A cluster member without a leader refuses this request
+// request returns a context for one request. A cluster member without a leader refuses the request
 // at once.
 func (r *Registry) request(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(clientv3.WithRequireLeader(ctx), requestTime)
 }
 
-// start starts the goroutine that fills the table, once.
+// start starts the goroutine for filling the table, once.
 func (r *Registry) start() {
 	r.begin.Do(func() { r.wg.Go(r.follow) })
 }
@@ -218,9 +218,8 @@ func (r *Registry) follow() {
 			next = time.Now().Add(pause(terms))
 		}
 		if bell == nil {
-			// The watch starts right after the revision that was read, so that no change is missed.
-			// A watch that is older than the cluster's last compaction ends, and the table is read
-			// again.
+			// The watch starts right after the read revision, so that no change is missed. A watch
+			// older than the cluster's last compaction ends, and the table is read again.
 			bell = r.watch(rev + 1)
 		}
 		rung, open := r.sleep(bell, time.Until(next))
@@ -285,8 +284,8 @@ func (r *Registry) watch(rev int64) <-chan struct{} {
 	return bell
 }
 
-// read sets the table to the contents of the cluster and returns their revision. It queries leases
-// that are not in terms, or every lease if all is set.
+// read sets the table to the contents of the cluster and returns the revision of the contents. read
+// queries leases missing from terms, or every lease if all is set.
 func (r *Registry) read(terms map[clientv3.LeaseID]term, all bool) (int64, error) {
 	ctx, cancel := r.request(r.ctx)
 	defer cancel()
@@ -338,7 +337,7 @@ func (r *Registry) entry(kv *mvccpb.KeyValue) (e entry, ok bool) {
 	return e, true
 }
 
-// ask queries the remaining time of the leases that have no term yet.
+// ask queries the remaining time of the leases without a term.
 func (r *Registry) ask(ctx context.Context, used map[clientv3.LeaseID]bool, terms map[clientv3.LeaseID]term) error {
 	var mu sync.Mutex // guards err and terms
 	var failed error
@@ -354,8 +353,8 @@ func (r *Registry) ask(ctx context.Context, used map[clientv3.LeaseID]bool, term
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
-			// The term is counted from before the question and rounded down, so that it never ends
-			// later than in the cluster.
+			// The term is counted from before the question and rounded down, so that the term never
+			// ends later than in the cluster.
 			asked := time.Now()
 			resp, err := r.client.TimeToLive(ctx, id)
 			mu.Lock()
@@ -377,8 +376,8 @@ func (r *Registry) ask(ctx context.Context, used map[clientv3.LeaseID]bool, term
 	return failed
 }
 
-// Register implements registry.Registry. The cluster counts leases in seconds and has a
-// shortest one of its own.
+// Register implements registry.Registry. The cluster counts leases in seconds and may raise a short
+// length to the cluster's minimum.
 func (r *Registry) Register(ctx context.Context, rec registry.Record, length time.Duration) (registry.Lease, error) {
 	if err := rec.Check(); err != nil {
 		return nil, err
