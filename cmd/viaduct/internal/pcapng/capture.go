@@ -1,8 +1,8 @@
 // Package pcapng writes the data a process sends and receives on its connections to a capture file,
 // without privileges. The data is recorded between the process and its sockets. The package makes
-// up frames for the recorded bytes, with the real addresses and ports and correct sequence numbers,
-// so that any analyser, such as Wireshark, follows the streams. The capture does not show the real
-// TCP segments, nor their retransmissions.
+// up frames for the recorded bytes, with the real addresses and ports and correct sequence numbers.
+// Therefore any analyser, such as Wireshark, can follow the streams. The capture does not show the
+// real TCP segments, nor their retransmissions.
 package pcapng
 
 import (
@@ -45,7 +45,7 @@ func Create(path, application string) (*Capture, error) {
 	return New(f, application)
 }
 
-// New begins a capture in f. Close closes f, and so does New if it fails.
+// New begins a capture in f. Close closes f, and so does a failed New.
 func New(f io.WriteCloser, application string) (*Capture, error) {
 	w, err := pcapgo.NewNgWriterInterface(f, pcapgo.NgInterface{
 		Name:                "viaduct",
@@ -118,7 +118,7 @@ func (c *Capture) writeLocked() {
 	}, c.frame)
 }
 
-// segment writes a frame and returns the number of its packet.
+// segment writes a frame and returns the number of the packet.
 func (c *Capture) segment(s segment) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +127,7 @@ func (c *Capture) segment(s segment) int {
 	return c.frames
 }
 
-// Datagram records a UDP datagram. out means sent by this process.
+// Datagram records a UDP datagram. out is true for a datagram sent by this process.
 func (c *Capture) Datagram(out bool, src, dst netip.AddrPort, payload []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// ackEvery is how many bytes may flow one way before the capture shows an acknowledgement of the
+// ackEvery is the number of bytes in a direction before the capture shows an acknowledgement of the
 // other side.
 const ackEvery = 256 << 10
 
-// Conn returns c wrapped so that its traffic is recorded, including the set-up of the connection.
-// dialed means that this process opened the connection. If conn is not TCP over IP, Conn returns it
-// unchanged.
+// Conn wraps conn to record the traffic, including the set-up of the connection. dialed is true if
+// this process opened the connection. If conn is not TCP over IP, Conn returns conn unchanged.
 func (c *Capture) Conn(conn net.Conn, dialed bool) net.Conn {
 	local, ok1 := addrPort(conn.LocalAddr())
 	remote, ok2 := addrPort(conn.RemoteAddr())
@@ -27,7 +26,7 @@ func (c *Capture) Conn(conn net.Conn, dialed bool) net.Conn {
 }
 
 // Stream begins a connection of the capture whose data is recorded by calls of the Stream's
-// methods, without a [Conn]. dialed means that local opened the connection.
+// methods, without a [Conn]. dialed is true if local opened the connection.
 func (c *Capture) Stream(local, remote netip.AddrPort, dialed bool) *Stream {
 	w := &Stream{c: c, local: local, remote: remote}
 	// The initial sequence numbers differ, to tell the two sides apart. Their values are arbitrary.
@@ -51,15 +50,16 @@ func addrPort(a net.Addr) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(p.Addr().Unmap().WithZone(""), p.Port()), true
 }
 
-// A Conn is a connection that records its traffic. It has the methods of net.Conn, and those of
-// net.TCPConn below, which return errors.ErrUnsupported if the recorded connection lacks them.
+// A Conn is a connection with recorded traffic. A Conn has the methods of net.Conn, and the methods
+// of net.TCPConn below. These TCP methods return errors.ErrUnsupported if the recorded connection
+// lacks the method.
 type Conn struct {
 	net.Conn
 	*Stream
 	wmu sync.Mutex // one Write at a time, so that the frames are in the order of the bytes
 }
 
-// A Stream is one connection of a capture. Its methods are safe for concurrent use.
+// A Stream is a connection of a capture. The methods are safe for concurrent use.
 type Stream struct {
 	c             *Capture
 	local, remote netip.AddrPort
@@ -72,7 +72,7 @@ type Stream struct {
 	reset, aborted bool   // guarded by mu
 }
 
-// seg makes the next frame of one direction, with the current sequence numbers.
+// seg makes the next frame of a direction, with the current sequence numbers.
 func (w *Stream) seg(out bool, flags byte, p []byte) segment {
 	s := segment{src: w.remote, dst: w.local, seq: w.got, ack: w.sent, flags: flags, payload: p}
 	if out {
@@ -89,7 +89,7 @@ func (w *Stream) bump(out bool, n int) {
 	}
 }
 
-// Data records bytes of one direction and returns the number of the packet with the first byte.
+// Data records bytes of a direction and returns the number of the packet with the first byte.
 func (w *Stream) Data(out bool, p []byte) (packet int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,7 +114,7 @@ func (w *Stream) Data(out bool, p []byte) (packet int) {
 	return packet
 }
 
-// End records the end of one direction, once.
+// End records the end of a direction, once.
 func (w *Stream) End(out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,7 +135,7 @@ func (w *Stream) endLocked(out bool) {
 	w.c.segment(w.seg(!out, ack, nil))
 }
 
-// Reset records a reset of the connection. out means that this side sent it.
+// Reset records a reset of the connection. out is true if this side sent the reset.
 func (w *Stream) Reset(out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,13 +159,13 @@ func (w *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write records the bytes before writing them, so that their frames precede the peer's answer in
-// the file.
+// Write records the bytes before the write, so that the frames precede the peer's answer in the
+// file.
 func (w *Conn) Write(p []byte) (int, error) {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
 	for off := 0; off < len(p); {
-		// The bytes are recorded and written in pieces, so that a write that fails halfway shows at
+		// The bytes are recorded and written in pieces, so that a write failing halfway shows at
 		// most one unsent piece.
 		piece := p[off:min(len(p), off+maxSegment)]
 		w.Data(true, piece)
@@ -229,7 +229,7 @@ func (w *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	return errors.ErrUnsupported
 }
 
-// Close closes the connection and records its end.
+// Close closes the connection and records the end.
 func (w *Conn) Close() error {
 	w.mu.Lock()
 	if w.aborted && !w.reset {

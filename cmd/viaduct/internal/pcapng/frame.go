@@ -14,15 +14,15 @@ const (
 	ack = 0x10
 )
 
-// maxSegment is the payload of one synthetic TCP segment or datagram. It is the most that fits into
-// an IP packet with the longest headers, so that a capture has few frames.
+// maxSegment is the payload of a synthetic TCP segment or datagram: the maximum for an IP packet
+// with the longest headers, so that a capture has few frames.
 const maxSegment = 65535 - 40 - 60
 
 // windowScale and the window of 65535 make a window of 1 GiB, so that no synthetic sender seems to
 // exceed it.
 const windowScale = 14
 
-// A segment describes one TCP frame.
+// A segment describes a TCP frame.
 type segment struct {
 	src, dst netip.AddrPort
 	out      bool // sent by this process
@@ -72,7 +72,7 @@ func appendUDP(b []byte, src, dst netip.AddrPort, out bool, payload []byte) []by
 // appendIP appends the Ethernet and IP headers of a packet with n bytes above
 // IP, and returns the sum of the pseudo header.
 func appendIP(b []byte, src, dst netip.AddrPort, out bool, proto byte, n int) ([]byte, uint32) {
-	// Made-up, locally administered hardware addresses: 02-..-01 is this process.
+	// Made-up, locally administered hardware addresses: 02-..-01 is the capturing process.
 	from, to := byte(2), byte(1)
 	if out {
 		from, to = 1, 2
@@ -100,7 +100,7 @@ func appendIP(b []byte, src, dst netip.AddrPort, out bool, proto byte, n int) ([
 	return b, add(add(uint32(proto)+uint32(n), s6[:]), d6[:])
 }
 
-// add adds the 16-bit words of b to a sum. It folds the sum, so that it cannot overflow.
+// add adds the 16-bit words of b to a sum. add folds the sum, so that the sum cannot overflow.
 func add(sum uint32, b []byte) uint32 {
 	for len(b) >= 2 {
 		sum += uint32(b[0])<<8 | uint32(b[1])

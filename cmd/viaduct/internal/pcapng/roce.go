@@ -7,10 +7,10 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// RoCE records a packet of RoCEv2 with its invariant CRC. out means that this process sent it. A
-// socket does not report the identification in an IPv4 header, which the CRC covers. The recorded
-// frame therefore gets the identification that fits the CRC, so that the CRC of an undamaged packet
-// is right in the capture too.
+// RoCE records a packet of RoCEv2 with the invariant CRC. out is true for a packet sent by this
+// process. The CRC covers the identification in the IPv4 header, but a socket does not report the
+// identification. The recorded frame therefore gets the identification fitting the CRC, so that the
+// CRC of an undamaged packet is right in the capture too.
 func (c *Capture) RoCE(out bool, src, dst netip.AddrPort, packet []byte) {
 	src = netip.AddrPortFrom(src.Addr().Unmap(), src.Port())
 	dst = netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port())
