@@ -22,13 +22,14 @@ import (
 	"viaduct/portmap"
 )
 
-// An Env is the environment of one run of the command.
+// An Env is the environment of a run of the command.
 type Env struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
 
-	// Command is the command line without the program's name. If it is nil, there is no Status.
+	// Command is the command line without the program's name. If Command is nil, there is no
+	// Status.
 	Command []string
 
 	// The fields below are set by flags.
@@ -62,7 +63,7 @@ func NewEnv() *Env {
 	return &Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)}
 }
 
-// Open applies the flags: it sets up the log, the capture and the metrics server. The caller must
+// Open applies the flags: Open sets up the log, the capture and the metrics server. The caller must
 // call Close even if Open fails.
 func (e *Env) Open() error {
 	var level slog.Level
@@ -98,11 +99,11 @@ func (e *Env) Open() error {
 	return nil
 }
 
-// levelNotice is the level of messages that a user must see during a normal start. They are above
-// warnings, so that a log of warnings has them.
+// levelNotice is the level of messages a user must see during a normal start. The level is above
+// warnings, so that a log of warnings has these messages.
 const levelNotice = slog.LevelWarn + 1
 
-// Notice logs a message that users must see during a normal start.
+// Notice logs a message users must see during a normal start.
 func (e *Env) Notice(msg string, args ...any) {
 	e.Log.Log(context.Background(), levelNotice, msg, args...)
 }
@@ -111,7 +112,7 @@ func (e *Env) Notice(msg string, args ...any) {
 func (e *Env) HTTPLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelInfo) }
 
 // plainAttr gives network addresses one form, because in JSON some would be text and others
-// objects. It also names levelNotice.
+// objects. plainAttr also names levelNotice.
 func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.LevelKey && a.Value.Any() == levelNotice {
 		a.Value = slog.StringValue("NOTICE")
@@ -124,7 +125,7 @@ func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Close ends all that Open, OnHangup and Ready have started, and returns the error of the capture.
+// Close ends everything started by Open, OnHangup and Ready, and returns the error of the capture.
 func (e *Env) Close() error {
 	e.endReloading()
 	e.Status.close()
@@ -140,8 +141,8 @@ func (e *Env) Close() error {
 	return nil
 }
 
-// Wrap returns c or, if there is a capture, a connection that records the traffic of c. dialed
-// means that this process opened the connection.
+// Wrap returns c or, if there is a capture, a connection that records the traffic of c. dialed is
+// true if this process opened the connection.
 func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	if e.Capture == nil {
 		return c
@@ -149,15 +150,15 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	return e.Capture.Conn(c, dialed)
 }
 
-// Listening prints the address where a command listens, and lists it in "viaduct ps". The caller
-// must call over if it stops listening before the command ends.
+// Listening prints the address where a command listens, and lists the address in "viaduct ps". The
+// caller must call over if listening stops before the command ends.
 func (e *Env) Listening(u *addr.URL) (over func()) {
 	over = e.Status.Server().Listening(u.Scheme, u.String())
 	e.PrintListening(u.String())
 	return over
 }
 
-// PrintListening prints the line for the address of a listener that ps does not show.
+// PrintListening prints the line for the address of a listener not shown by ps.
 func (e *Env) PrintListening(url string) {
 	if e.JSON {
 		e.PrintEvent(map[string]string{"listening": url})
@@ -183,7 +184,7 @@ func (e *Env) Printf(format string, a ...any) {
 	fmt.Fprintf(e.Stdout, format, a...)
 }
 
-// PrintJSON writes the result of the command, one document on a line. The result must include
+// PrintJSON writes the result of the command, as a document on a line. The result must include
 // failures, because PrintFailure prints nothing afterwards.
 func (e *Env) PrintJSON(v any) error {
 	e.mu.Lock()
@@ -192,8 +193,8 @@ func (e *Env) PrintJSON(v any) error {
 	return e.encode(v)
 }
 
-// PrintEvent writes a document on one line. It is for documents that precede the result, and for
-// commands with any number of results.
+// PrintEvent writes a document on a line, for documents before the result, and for commands with
+// any number of results.
 func (e *Env) PrintEvent(v any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -222,8 +223,8 @@ func isTerminal(w io.Writer) bool {
 // data the Go tool reads.
 var commit string
 
-// Commit returns the commit that was set when the package was built, or otherwise the commit of the
-// checkout. id is "unknown" without these. modified reports whether the checkout had changes.
+// Commit returns the commit set at the build of the package, or otherwise the commit of the
+// checkout. id is "unknown" without either. modified reports whether the checkout had changes.
 func Commit() (id string, modified bool) {
 	id = "unknown"
 	if b, ok := debug.ReadBuildInfo(); ok {

@@ -1,5 +1,5 @@
-// Package shell holds the functions that all verbs of the command share: output of results, logs
-// and progress, exit codes, captures, metrics.
+// Package shell holds the functions shared by all verbs of the command: output of results, logs and
+// progress, exit codes, captures, metrics.
 package shell
 
 import (
@@ -84,7 +84,7 @@ func (e *Exit) Error() string {
 
 func (e *Exit) Unwrap() error { return e.Err }
 
-// ErrInterrupted is the cause of a context that a signal ended.
+// ErrInterrupted is the cause of a context ended by a signal.
 var ErrInterrupted = errors.New("interrupted")
 
 // ExitCode returns the exit code of the process for err.
@@ -111,7 +111,7 @@ func LastLine(verb string, err error) string {
 	return fmt.Sprintf("%s: %s (%s)", at, reason, advice(verb, err))
 }
 
-// A Failure is the JSON document of a command that fails.
+// A Failure is the JSON document of a failed command.
 type Failure struct {
 	Error  string `json:"error"`
 	Advice string `json:"advice"`
@@ -119,7 +119,7 @@ type Failure struct {
 }
 
 // PrintFailure writes the document of an error, unless the command has already written a result
-// that reports the failure.
+// with the failure.
 func (e *Env) PrintFailure(verb string, err error) {
 	e.mu.Lock()
 	printed := e.printed

@@ -10,7 +10,7 @@ import (
 	"viaduct/sdp"
 )
 
-// TestAdvice: each remedy fits its error.
+// TestAdvice: each remedy fits the error.
 func TestAdvice(t *testing.T) {
 	for _, c := range []struct {
 		err  error

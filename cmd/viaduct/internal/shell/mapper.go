@@ -7,7 +7,7 @@ import (
 )
 
 // Mapper returns the client of the Port Mapper at server. A run of the command has one client per
-// server, so that a result for one connection, even a denial or silence, serves the next. Mapper is
+// server, so that a result for a connection, even a denial or silence, serves the next. Mapper is
 // safe for concurrent use. [D-64]
 func (e *Env) Mapper(server netip.AddrPort) *portmap.Client {
 	e.mu.Lock()

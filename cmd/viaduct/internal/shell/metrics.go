@@ -36,7 +36,7 @@ type Metrics struct {
 	srv       *http.Server
 }
 
-// The bucket limits of the histograms in seconds. Each is four times the one before.
+// The bucket limits of the histograms in seconds. Each limit is four times the previous limit.
 var (
 	tripBuckets     = prometheus.ExponentialBuckets(10e-6, 4, 9)  // 10 us to 0.66 s
 	setupBuckets    = prometheus.ExponentialBuckets(100e-6, 4, 9) // 0.1 ms to 6.6 s
@@ -96,12 +96,12 @@ func (m *Metrics) Connection(transport, role string) (ended func()) {
 	return g.Dec
 }
 
-// Failed counts a connection that failed with err.
+// Failed counts a connection failed with err.
 func (m *Metrics) Failed(transport string, err error) {
 	m.errors.WithLabelValues(transport, ErrorKind(err)).Inc()
 }
 
-// Bytes returns the byte counter of a transport for one direction, "in" or "out".
+// Bytes returns the byte counter of a transport for a direction, "in" or "out".
 func (m *Metrics) Bytes(transport, direction string) prometheus.Counter {
 	return m.bytes.WithLabelValues(transport, direction)
 }
@@ -126,7 +126,7 @@ func (m *Metrics) RoundTrips(transport string) prometheus.Observer {
 	return m.trips.WithLabelValues(transport)
 }
 
-// Request counts a request that a server has answered. refused is the reason for a refusal, or nil.
+// Request counts a request answered by a server. refused is the reason for a refusal, or nil.
 func (m *Metrics) Request(transport, operation string, took time.Duration, refused error) {
 	result := "ok"
 	if refused != nil {
@@ -135,10 +135,10 @@ func (m *Metrics) Request(transport, operation string, took time.Duration, refus
 	m.requests.WithLabelValues(transport, operation, result).Observe(took.Seconds())
 }
 
-// Denied counts a request that was refused because its token was missing or wrong.
+// Denied counts a request refused because of a missing or wrong token.
 func (m *Metrics) Denied(transport, kind string) { m.denied.WithLabelValues(transport, kind).Inc() }
 
-// Transfer counts a file that a client has fetched or stored, or failed to. Unless ctx has ended, a
+// Transfer counts a client's fetch or store of a file, including failures. Unless ctx has ended, a
 // failure is also counted as an error.
 func (m *Metrics) Transfer(ctx context.Context, transport, operation string, took time.Duration, err error) {
 	result := "ok"
@@ -151,7 +151,7 @@ func (m *Metrics) Transfer(ctx context.Context, transport, operation string, too
 	m.transfers.WithLabelValues(transport, operation, result).Observe(took.Seconds())
 }
 
-// Operations are the counters of one message transport. A nil Operations counts nothing.
+// Operations are the counters of a message transport. A nil Operations counts nothing.
 type Operations struct{ send, receive, write, read opCounter }
 
 type opCounter struct{ n, bytes prometheus.Counter }
@@ -186,14 +186,14 @@ func (o *Operations) Receive(n int) {
 	}
 }
 
-// Write counts an RDMA Write of n bytes that was posted.
+// Write counts a posted RDMA Write of n bytes.
 func (o *Operations) Write(n int) {
 	if o != nil {
 		o.write.count(n)
 	}
 }
 
-// Read counts an RDMA Read of n bytes that was posted.
+// Read counts a posted RDMA Read of n bytes.
 func (o *Operations) Read(n int) {
 	if o != nil {
 		o.read.count(n)

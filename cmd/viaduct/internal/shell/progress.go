@@ -18,8 +18,8 @@ type Bar struct {
 	note atomic.Pointer[string]
 }
 
-// Progress starts a bar for total bytes, of which done are complete. If total is negative, which
-// means unknown, the bar shows the bytes and their rate. If total is 0, the bar is nil.
+// Progress starts a bar for total bytes, of which done are complete. If total is negative
+// (unknown), the bar shows the bytes and the rate. If total is 0, the bar is nil.
 func (e *Env) Progress(name string, total, done int64) *Bar {
 	if !e.IsTerminal() || total == 0 {
 		return nil
@@ -40,8 +40,8 @@ func (e *Env) Progress(name string, total, done int64) *Bar {
 	return r
 }
 
-// bar returns a bar whose total is set later. A bar created with its total ends at the last byte,
-// and could not show later steps.
+// bar returns a bar whose total is set later. A bar created with a total ends at the last byte, and
+// could not show later steps.
 func (e *Env) bar(name decor.Decorator) *Bar {
 	r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
 	r.b = r.p.AddBar(0, mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f")),
@@ -50,10 +50,10 @@ func (e *Env) bar(name decor.Decorator) *Bar {
 	return r
 }
 
-// A Total is one bar for many files. More files are found while the first ones are copied. Methods
+// A Total is one bar for many files. More files are found while the first files are copied. Methods
 // are safe for concurrent use, and do nothing without a bar.
 //
-// The bar's goroutine reads found and moved while it draws. Found holds mu while it waits for that
+// The bar's goroutine reads found and moved while drawing. Found holds mu while waiting for the
 // goroutine, so drawing must not lock mu.
 type Total struct {
 	*Bar
@@ -62,7 +62,7 @@ type Total struct {
 	bytes        int64 // guarded by mu: total of the found files
 }
 
-// Total starts a bar for the files that Found counts.
+// Total starts a bar for the files counted by Found.
 func (e *Env) Total(verb string) *Total {
 	t := &Total{}
 	if e.IsTerminal() {
@@ -73,7 +73,7 @@ func (e *Env) Total(verb string) *Total {
 	return t
 }
 
-// Found adds a file that is to be moved.
+// Found adds a file to be moved.
 func (t *Total) Found(bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +84,7 @@ func (t *Total) Found(bytes int64) {
 	}
 }
 
-// Moved counts a complete file. Add was already called for the first added of its bytes.
+// Moved counts a complete file. Add was already called for the first added bytes of the file.
 func (t *Total) Moved(bytes, added int64) {
 	t.moved.Add(1)
 	if t.Bar != nil {
@@ -113,10 +113,10 @@ func (b *Bar) Add(n int) {
 	}
 }
 
-// Done ends the bar, finished or not, and leaves it on the screen.
+// Done ends the bar, finished or not, and leaves the bar on the screen.
 func (b *Bar) Done() { b.end(false) }
 
-// Drop ends the bar and takes it off the screen.
+// Drop ends the bar and removes the bar from the screen.
 func (b *Bar) Drop() { b.end(true) }
 
 func (b *Bar) end(drop bool) {

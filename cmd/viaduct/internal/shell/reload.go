@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// A reloading holds the functions that SIGHUP triggers in a service. Env.mu guards it.
+// A reloading holds the functions triggered by SIGHUP in a service. Env.mu guards a reloading.
 type reloading struct {
 	signals chan os.Signal // nil until the first OnHangup
 	over    chan struct{}  // closed at the end
@@ -19,9 +19,9 @@ type reload struct {
 	read func() error
 }
 
-// OnHangup makes SIGHUP call read, which reads a file again and uses its new content. If read
-// fails, the error is logged and the old content stays in use. SIGHUP ends a process without such
-// files, as usual, unless a service manager started it.
+// OnHangup makes SIGHUP call read. read must read a file again and use the new content. If read
+// fails, the error is logged and the old content stays in use. SIGHUP ends a process without files
+// to read again, as usual, unless a service manager started it.
 func (e *Env) OnHangup(what string, read func() error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -29,7 +29,8 @@ func (e *Env) OnHangup(what string, read func() error) {
 	e.takeHangupLocked()
 }
 
-// takeHangupLocked starts to handle SIGHUP, unless it is handled already. The caller holds e.mu.
+// takeHangupLocked starts to handle SIGHUP, unless SIGHUP is handled already. The caller holds
+// e.mu.
 func (e *Env) takeHangupLocked() {
 	r := &e.reloading
 	if r.signals != nil {

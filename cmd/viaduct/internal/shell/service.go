@@ -9,15 +9,15 @@ import (
 	"viaduct/cmd/viaduct/internal/systemd"
 )
 
-// Inherit takes over the sockets that a service manager has opened for this process. It returns an
-// error if the manager's variables are invalid.
+// Inherit takes over the sockets opened by a service manager for this process, and returns an error
+// if the manager's variables are invalid.
 func (e *Env) Inherit() (err error) {
 	e.sockets, err = systemd.Inherited()
 	return err
 }
 
-// Inherited returns the TCP listener that a service manager has opened at an address, or nil if
-// there is none. It returns each listener once.
+// Inherited returns the TCP listener opened by a service manager at an address, or nil if there is
+// none. Each listener is returned once.
 func (e *Env) Inherited(address string) net.Listener {
 	if e.sockets == nil {
 		return nil
@@ -25,8 +25,8 @@ func (e *Env) Inherited(address string) net.Listener {
 	return e.sockets.Listener(address)
 }
 
-// InheritedUDP returns the UDP socket that a service manager has opened at an address, or nil if
-// there is none. It returns each socket once.
+// InheritedUDP returns the UDP socket opened by a service manager at an address, or nil if there is
+// none. Each socket is returned once.
 func (e *Env) InheritedUDP(address string) *net.UDPConn {
 	if e.sockets == nil {
 		return nil
@@ -34,7 +34,7 @@ func (e *Env) InheritedUDP(address string) *net.UDPConn {
 	return e.sockets.Packets(address)
 }
 
-// Listen returns the listener that a service manager has opened at address, or opens one.
+// Listen returns the listener opened by a service manager at address, or opens a listener.
 func (e *Env) Listen(network, address string) (net.Listener, error) {
 	if l := e.Inherited(address); l != nil {
 		return l, nil
@@ -42,8 +42,8 @@ func (e *Env) Listen(network, address string) (net.Listener, error) {
 	return net.Listen(network, address)
 }
 
-// Ready reports to the service manager that every listener is open, and from then on that this
-// process is alive. A passed socket without a listener is logged.
+// Ready reports to the service manager that every listener is open, and starts the watchdog notices
+// if the manager has set an interval. A passed socket without a listener is logged.
 func (e *Env) Ready() error {
 	if e.sockets != nil {
 		for _, a := range e.sockets.Left() {
@@ -83,7 +83,7 @@ func alive(done <-chan struct{}, every time.Duration) {
 	}
 }
 
-// stopping ends the watchdog notices and reports that the service stops.
+// stopping ends the watchdog notices and reports the stop of the service.
 func (e *Env) stopping() {
 	if e.ready == nil {
 		return

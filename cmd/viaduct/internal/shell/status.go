@@ -7,8 +7,8 @@ import (
 	"viaduct/internal/status"
 )
 
-// Status is the status socket of this process, which "viaduct ps" reads. It is created when there
-// is something to show. A nil Status shows nothing.
+// Status is the status socket of this process, read by "viaduct ps". The socket is created when
+// there is something to show. A nil Status shows nothing.
 type Status struct {
 	e    *Env
 	once sync.Once
@@ -17,7 +17,7 @@ type Status struct {
 
 func newStatus(e *Env) *Status { return &Status{e: e} }
 
-// Server returns the server that lists connections. It is nil if the socket cannot be created,
+// Server returns the server for listing connections, or nil if the socket cannot be created,
 // because everything else works without the socket.
 func (s *Status) Server() *status.Server {
 	if s == nil {
@@ -41,7 +41,7 @@ func (s *Status) close() {
 	s.s.Close()
 }
 
-// commandLine returns the verb with its arguments, truncated if it is long.
+// commandLine returns the verb with the arguments, truncated if long.
 func commandLine(args []string) string {
 	const most = 200
 	line := strings.Join(args, " ")

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Table lays out rows in columns; the first row is the head. A column whose name ends in ">" (which
-// is not shown) is right-aligned.
+// Table lays out rows in columns; the first row is the head. A column whose name ends in ">" (not
+// shown) is right-aligned.
 func Table(rows [][]string) string {
 	if len(rows) == 0 {
 		return ""
@@ -16,15 +16,15 @@ func Table(rows [][]string) string {
 	return c.Head() + c.Lay(rows[1:]...)
 }
 
-// Columns lays out a table whose rows arrive one by one.
+// Columns lays out a table whose rows arrive separately.
 type Columns struct {
 	head  []string
 	right []bool
 	width []int
 }
 
-// NewColumns returns columns as wide as their names. A name that ends in ">" (which is not shown)
-// makes its column right-aligned.
+// NewColumns returns columns as wide as the names. A name ending in ">" (not shown) makes the
+// column right-aligned.
 func NewColumns(names []string) *Columns {
 	c := &Columns{head: make([]string, len(names)), right: make([]bool, len(names)), width: make([]int, len(names))}
 	for i, n := range names {
@@ -46,7 +46,7 @@ func (c *Columns) Fit(rows ...[]string) {
 // Head returns the line with the names.
 func (c *Columns) Head() string { return c.Lay(c.head) }
 
-// Lay returns rows as lines. A cell wider than its column shifts the rest of its line.
+// Lay returns rows as lines. A cell wider than the column shifts the rest of the line.
 func (c *Columns) Lay(rows ...[]string) string {
 	var b strings.Builder
 	for _, r := range rows {

@@ -13,14 +13,14 @@ import (
 	"viaduct/vi"
 )
 
-// A sample holds the state that a connection's engine reports at one moment. Pairs of numbers are
-// in the order in, out.
+// A sample holds the state reported by a connection's engine at a moment. Pairs of numbers are in
+// the order in, out.
 type sample struct {
 	counts
 	gauges
 }
 
-// counts are numbers that only grow.
+// counts are numbers that never decrease.
 type counts struct {
 	bytes, messages                     [2]uint64
 	servedReads, servedAtomics          uint64
@@ -43,7 +43,7 @@ const (
 
 var directions = [...]string{in: "in", out: "out"}
 
-// mechanisms are the SDP mechanisms that move payload.
+// mechanisms are the SDP mechanisms for moving payload.
 var mechanisms = [...]string{"bcopy", "prefix", "transact", "read", "write"}
 
 // each calls f with each number of c and the same number of o.
@@ -64,8 +64,8 @@ func (c *counts) each(o *counts, f func(c, o *uint64)) {
 
 func (c *counts) add(o *counts) { c.each(o, func(c, o *uint64) { *c += *o }) }
 
-// reach raises every number to at least the one of o, since the counters a connection reports must
-// not fall from one sample to the next.
+// reach raises every number to at least the number in o, since the counters a connection reports
+// must not fall from one sample to the next.
 func (c *counts) reach(o *counts) { c.each(o, func(c, o *uint64) { *c = max(*c, *o) }) }
 
 // A source is a connection whose engine keeps counters.
@@ -76,9 +76,9 @@ type source struct {
 	last      counts
 }
 
-// traffic sums the counters of the engines of all connections, including ended ones. It asks
-// connections for their numbers only when it is collected, and when it removes ended connections
-// because the number of connections has doubled.
+// traffic sums the counters of the engines of all connections, including ended connections. traffic
+// asks connections for numbers only at a collection, and when removing ended connections because
+// the number of connections has doubled.
 type traffic struct {
 	mu      sync.Mutex
 	live    []*source          // guarded by mu
@@ -104,8 +104,8 @@ func (t *traffic) watch(s *source) {
 	}
 }
 
-// sweepLocked removes ended connections, adds their numbers to past, and calls open for the others.
-// If open is nil, it asks only ended connections for their numbers.
+// sweepLocked removes ended connections, adds the numbers of ended connections to past, and calls
+// open for the others. If open is nil, sweepLocked asks only ended connections for numbers.
 func (t *traffic) sweepLocked(open func(*source, sample)) {
 	kept := t.live[:0]
 	for _, s := range t.live {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// DialUDP opens a UDP socket whose datagrams are recorded in the capture, if there is one.
+// DialUDP opens a UDP socket whose datagrams are recorded in the capture, if there is a capture.
 func (e *Env) DialUDP(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
 	c, err := d.DialContext(ctx, network, address)
 	if err != nil || e.Capture == nil {
@@ -15,7 +15,7 @@ func (e *Env) DialUDP(ctx context.Context, d *net.Dialer, network, address strin
 	return &tappedUDP{c, e}, nil
 }
 
-// A tappedUDP is a connected socket that records its datagrams in the capture.
+// A tappedUDP is a connected socket with datagrams recorded in the capture.
 type tappedUDP struct {
 	net.Conn
 	e *Env
