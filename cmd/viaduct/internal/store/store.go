@@ -1,5 +1,5 @@
-// Package store serves the files of a directory. A written file appears under its name only when it
-// is complete and verified. Nothing outside of the directory can be reached, not even by symbolic
+// Package store serves the files of a directory. A written file appears under its name only when
+// complete and verified. Nothing outside of the directory can be reached, not even by symbolic
 // links. No unfinished file remains, whichever side dies during the transfer.
 package store
 
@@ -19,7 +19,7 @@ import (
 	"unicode/utf8"
 )
 
-// Errors that are sent to the peer unchanged.
+// Errors sent to the peer unchanged.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrReadOnly = errors.New("read-only")
@@ -35,7 +35,7 @@ var (
 	ErrTooMany  = fmt.Errorf("a directory of more than %d names", maxNames)
 )
 
-// A Store serves the files of one directory. It is safe for concurrent use.
+// A Store serves the files of a directory. A Store is safe for concurrent use.
 type Store struct {
 	root     *os.Root
 	name     string // name of the root directory
@@ -44,8 +44,8 @@ type Store struct {
 	maxNames int // largest number of names in a directory that List accepts
 }
 
-// Open opens the directory. maxFile bounds the length of a written file; 0 means that only the disk
-// bounds it. If the store is writable, Open first removes the unfinished files of a killed
+// Open opens the directory. maxFile bounds the length of a written file; for 0, only the disk
+// bounds the length. If the store is writable, Open first removes the unfinished files of a killed
 // predecessor.
 func Open(dir string, writable bool, maxFile int64) (*Store, error) {
 	root, err := os.OpenRoot(dir)
@@ -63,8 +63,8 @@ func Open(dir string, writable bool, maxFile int64) (*Store, error) {
 func (s *Store) Close() error { return s.root.Close() }
 
 // clean makes a peer's path relative and clean; the root itself is ".". A path may have any bytes,
-// as on the system, except on Windows, where it is text. Paths outside, and temporary files, are
-// ErrBadPath.
+// as on the system, except on Windows, where a path is text. Paths outside, and temporary files,
+// are ErrBadPath.
 func clean(p string) (string, error) {
 	if !CanName(p) || strings.Contains(p, "\x00") || filepath.Separator != '/' &&
 		strings.ContainsRune(p, filepath.Separator) || strings.HasPrefix(p, "/") || len(p) > 4000 {
@@ -83,7 +83,8 @@ func clean(p string) (string, error) {
 // CanName reports whether a file of this system can have the name p exactly.
 func CanName(p string) bool { return runtime.GOOS != "windows" || utf8.ValidString(p) }
 
-// forPeer replaces an error of the file system by one that reveals no more than a peer may know.
+// forPeer replaces an error of the file system by an error that reveals no more than a peer may
+// know.
 func forPeer(err error) error {
 	switch {
 	case err == nil:
@@ -110,7 +111,8 @@ func forPeer(err error) error {
 	return err
 }
 
-// OpenFile opens a regular file for reading. For other files it returns ErrIsDir or ErrNotFile.
+// OpenFile opens a regular file for reading. For other files, OpenFile returns ErrIsDir or
+// ErrNotFile.
 func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 	c, err := clean(p)
 	if err != nil {
@@ -139,7 +141,7 @@ func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 
 // A View is a range of a file in memory. Data is a mapping of the file: an access faults if a
 // program has truncated the file. Therefore Data is only for memory registrations that expect
-// faults, and this package does not read it.
+// faults, and this package does not read Data.
 type View struct {
 	Data []byte
 	Size int64 // bytes of the whole file at the time of View
@@ -149,8 +151,8 @@ type View struct {
 	m      mapping
 }
 
-// View maps length bytes of a file at offset; length 0 means up to the end of the file. It returns
-// ErrRange for a range that is not in the file. The caller must close the View.
+// View maps length bytes of a file at offset; length 0 means up to the end of the file. View
+// returns ErrRange for a range not in the file. The caller must close the View.
 func (s *Store) View(p string, offset, length int64) (*View, error) {
 	f, st, err := s.OpenFile(p)
 	if err != nil {
@@ -203,7 +205,7 @@ func (v *View) Close() {
 	v.file.Close()
 }
 
-// An Entry is one line of a listing.
+// An Entry is a line of a listing.
 type Entry struct {
 	Name  Text   `json:"name"`
 	Dir   bool   `json:"dir,omitempty"`
@@ -211,8 +213,8 @@ type Entry struct {
 	Other bool   `json:"other,omitempty"` // cannot be opened: a pipe, or a link that leads outside or nowhere
 }
 
-// List returns the entries of a directory, sorted by name. A symbolic link that stays inside is
-// listed as its target.
+// List returns the entries of a directory, sorted by name. A symbolic link to a target inside the
+// directory is listed like the target.
 func (s *Store) List(p string) ([]Entry, error) {
 	c, err := clean(p)
 	if err != nil {
@@ -258,13 +260,13 @@ func (s *Store) List(p string) ([]Entry, error) {
 	return out, nil
 }
 
-// maxNames bounds the names in one listed directory.
+// maxNames bounds the names in a listed directory.
 const maxNames = 100_000
 
 // Writable reports whether Create can succeed.
 func (s *Store) Writable() bool { return s.writable }
 
-// An Upload is a file that is being written.
+// An Upload is a file being written.
 type Upload struct {
 	s         *Store
 	dir, base string
@@ -277,11 +279,11 @@ type Upload struct {
 	done      bool
 }
 
-// flushBytes is how many bytes are written before their write-back to the disk is started, so that
+// flushBytes is the number of written bytes before the write-back to the disk is started, so that
 // Commit has little to wait for.
 const flushBytes = 8 << 20
 
-// Create begins a file, which Write then writes. With length > 0 it reserves that many bytes of the
+// Create begins a file for calls of Write. With length > 0, Create reserves length bytes of the
 // disk, if the file system can do so. length -1 means an unknown length.
 func (s *Store) Create(p string, length int64) (*Upload, error) {
 	if !s.writable {
@@ -318,7 +320,8 @@ func (s *Store) Create(p string, length int64) (*Upload, error) {
 	return u, nil
 }
 
-// Write appends to the file. Beyond the store's limit it writes nothing and returns ErrTooLarge.
+// Write appends to the file. Beyond the store's limit, Write writes nothing and returns
+// ErrTooLarge.
 func (u *Upload) Write(p []byte) (int, error) {
 	if u.s.maxFile > 0 && int64(len(p)) > u.s.maxFile-u.written {
 		return 0, fmt.Errorf("%w: at most %d bytes", ErrTooLarge, u.s.maxFile)
@@ -332,13 +335,13 @@ func (u *Upload) Write(p []byte) (int, error) {
 	return n, forPeer(err)
 }
 
-// zeroBlock is the least run of zeros that is not written.
+// zeroBlock is the least run of zeros left unwritten.
 const zeroBlock = 16 << 10
 
 var zeros [zeroBlock]byte
 
-// write writes p except for its blocks of zeros. Unwritten ranges read as zeros, so that a sparse
-// file uses no more disk than its source does.
+// write writes p except for blocks of zeros. Unwritten ranges read as zeros, so that a sparse file
+// uses no more disk space than the source.
 func (u *Upload) write(p []byte) (n int, err error) {
 	for n < len(p) {
 		k := n
@@ -380,8 +383,8 @@ func (u *Upload) Map(length int64) ([]byte, error) {
 	return u.m.data, nil
 }
 
-// Commit flushes the file to the disk and then makes it visible under its name. It replaces a file
-// that has the name. After an error the file is removed, as by Abort.
+// Commit flushes the file to the disk and then makes the file visible under the final name. Commit
+// replaces an existing file with the name. After an error the file is removed, as by Abort.
 func (u *Upload) Commit() error {
 	if u.done {
 		return fs.ErrClosed
@@ -406,7 +409,7 @@ func (u *Upload) Commit() error {
 	return nil
 }
 
-// Abort removes the file. After Commit it does nothing.
+// Abort removes the file. After Commit, Abort does nothing.
 func (u *Upload) Abort() {
 	if u.done {
 		return

@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nonblock is for opens of regular files: without it, a pipe that replaced the file would block the
-// open.
+// nonblock is for opens of regular files: without the flag, a pipe in place of the file would block
+// the open.
 const nonblock = unix.O_NONBLOCK
 
 func isNoSpace(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// tryLock locks a temporary file until its close. The lock shows other processes that the file is
+// tryLock locks a temporary file until the close. The lock shows other processes that the file is
 // in use. tryLock returns false if another process has the lock.
 func tryLock(f *os.File) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
 // temp creates a temporary file in dir. If the file system can, the file has no name, and name is
-// empty: nothing remains of such a file if the process dies.
+// empty: nothing remains of a nameless file if the process dies.
 func (s *Store) temp(dir string) (f *os.File, name string, err error) {
 	if f, err = s.nameless(dir); err == nil {
 		return f, "", nil
@@ -45,8 +45,8 @@ func (s *Store) nameless(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Join(dir, "(nameless)")), nil
 }
 
-// publish gives the file its name. A file without a name is linked to a free name in one step, so
-// that no temporary name is ever visible. Otherwise a rename replaces the old file.
+// publish gives the file the final name. A file without a name is linked to a free name in a single
+// step, so that no temporary name is ever visible. Otherwise a rename replaces the old file.
 func (u *Upload) publish() error {
 	d, err := u.s.root.Open(u.dir)
 	if err != nil {
@@ -81,7 +81,7 @@ func (u *Upload) publish() error {
 }
 
 // reserve allocates length bytes of the disk for f, so that a full disk is reported before the
-// bytes are sent. If the file system does not support that, writes report a full disk.
+// bytes are sent. If the file system does not support reservations, writes report a full disk.
 func reserve(f *os.File, length int64) error {
 	err := ignoringEINTR(func() error { return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, length) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {

@@ -12,8 +12,7 @@ const nonblock = 0
 
 func isNoSpace(error) bool { return false }
 
-// tryLock always succeeds. Without locks, a server that starts therefore removes every temporary
-// file.
+// tryLock always succeeds. Without locks, a starting server therefore removes every temporary file.
 func tryLock(*os.File) bool { return true }
 
 func (s *Store) temp(dir string) (*os.File, string, error) { return s.named(dir) }
@@ -42,7 +41,8 @@ func fill(f *os.File, length int64) error { return fillZero(f, length) }
 
 func flush(*os.File, int64, int64) {}
 
-// On these systems, a mapping is a copy in memory, which unmap writes to the file if write is set.
+// On these systems, a mapping is a copy in memory. If write is set, unmap writes the copy to the
+// file.
 type mapping struct {
 	file  *os.File
 	data  []byte

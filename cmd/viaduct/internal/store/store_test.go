@@ -176,8 +176,8 @@ func TestUpload(t *testing.T) {
 	}
 }
 
-// TestUnmapFails checks that Commit publishes nothing if the bytes of the mapping cannot be written to
-// the file.
+// TestUnmapFails: Commit publishes nothing if the bytes of the mapping cannot be written to the
+// file.
 func TestUnmapFails(t *testing.T) {
 	s, dir := open(t, true)
 	u, err := s.Create("x", 5)
@@ -259,8 +259,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestZeros: skipped blocks of zeros read as zeros, wherever they begin and end and however the
-// file is cut into writes. Skipped blocks use no disk space.
+// TestZeros: skipped blocks of zeros read as zeros, wherever the blocks begin and end and however
+// the file is cut into writes. Skipped blocks use no disk space.
 func TestZeros(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(dir, true, 0)
@@ -327,7 +327,7 @@ func TestZeros(t *testing.T) {
 	}
 }
 
-// TestNames: names of any bytes work in paths and in listings, and JSON keeps them unchanged.
+// TestNames: names of any bytes work in paths and in listings, and JSON keeps the names unchanged.
 func TestNames(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skipf("SKIPPED: the file systems of %s have no names that are not UTF-8", runtime.GOOS)

@@ -9,7 +9,7 @@ import (
 )
 
 // Beginning and end of the names of temporary files. Peers do not see these files. sweep removes
-// those that are no longer locked.
+// unlocked temporary files.
 const (
 	tempPrefix = ".viaduct-"
 	tempSuffix = ".partial"
@@ -21,7 +21,7 @@ func isTemp(name string) bool {
 
 func tempName() string { return tempPrefix + rand.Text() + tempSuffix }
 
-// named creates a temporary file in dir and locks it. It returns the file and its name in dir.
+// named creates and locks a temporary file in dir. named returns the file and the name in dir.
 func (s *Store) named(dir string) (*os.File, string, error) {
 	name := tempName()
 	f, err := s.root.OpenFile(path.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
@@ -36,7 +36,7 @@ func (s *Store) named(dir string) (*os.File, string, error) {
 	return f, name, nil
 }
 
-// rename gives a temporary file its final name. It replaces a file that has the name.
+// rename gives a temporary file the final name, and replaces an existing file with the name.
 func (u *Upload) rename() error {
 	if err := u.s.root.Rename(path.Join(u.dir, u.temp), path.Join(u.dir, u.base)); err != nil {
 		return err
@@ -45,8 +45,8 @@ func (u *Upload) rename() error {
 	return nil
 }
 
-// sweep removes temporary files a killed server left in a directory and its subdirectories. It does
-// not follow links, and keeps files a running server has locked.
+// sweep removes temporary files a killed server left in a directory and all subdirectories. sweep
+// does not follow links, and keeps files locked by a running server.
 func (s *Store) sweep(dir string) {
 	d, err := s.root.Open(dir)
 	if err != nil {

@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// A Text is a string of any bytes, such as the name of a file, that JSON keeps unchanged. UTF-8 is
+// A Text is a string of any bytes, such as the name of a file, kept unchanged by JSON. UTF-8 is
 // encoded as a JSON string, anything else as an object, {"base64": "..."}. As a JSON string, bytes
-// that are not UTF-8 would all become the same character, so that two names could become one.
+// that are not UTF-8 would all become the same character, so that two names could become equal.
 type Text string
 
-// A textBytes is a Text that is not UTF-8.
+// A textBytes is a Text other than UTF-8.
 type textBytes struct {
 	Base64 []byte `json:"base64"`
 }

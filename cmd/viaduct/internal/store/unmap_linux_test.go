@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// spoilMapping makes unmap fail, by giving it pages that were not mapped.
+// spoilMapping makes unmap fail, by giving unmap pages without a mapping.
 func spoilMapping(t *testing.T, m *mapping) {
 	mapped := mapping{pages: m.pages}
 	t.Cleanup(func() { mapped.unmap() })

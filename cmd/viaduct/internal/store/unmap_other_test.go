@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// spoilMapping makes unmap fail, by giving it a file that cannot be written to.
+// spoilMapping makes unmap fail, by giving unmap an unwritable file.
 func spoilMapping(t *testing.T, m *mapping) {
 	f, err := os.Open(os.DevNull)
 	if err != nil {
