@@ -1,6 +1,6 @@
 // Package systemd implements the protocol between a service manager and a service: sockets the
-// manager opened for the service, the notice that the service is ready, and the watchdog. These are
-// sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3), without their library.
+// manager opened for the service, the readiness notice of the service, and the watchdog. These are
+// sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3), without libsystemd.
 package systemd
 
 import (
@@ -18,7 +18,7 @@ import (
 // firstSocket is the descriptor of the first socket the manager passes.
 const firstSocket = 3
 
-// A Socket is a TCP listener or a UDP socket that the service manager has opened.
+// A Socket is a TCP listener or a UDP socket opened by the service manager.
 type Socket struct {
 	Listener net.Listener // nil for a UDP socket
 	Packets  *net.UDPConn // nil for a listener
@@ -35,15 +35,16 @@ func (s Socket) Addr() netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// Sockets holds the sockets that the manager passed and nobody has taken yet. The zero value has
-// none. It is safe for concurrent use.
+// Sockets holds the untaken sockets passed by the manager. The zero value has no sockets. Sockets
+// is safe for concurrent use.
 type Sockets struct {
 	mu   sync.Mutex
 	left []Socket // guarded by mu
 }
 
-// Inherited returns the sockets that this process was started with. It removes their variables from
-// the environment, so that no child process uses the sockets. Another kind of socket is an error.
+// Inherited returns the sockets passed at the start of this process. Inherited removes the
+// variables of the sockets from the environment, so that no child process uses the sockets. Another
+// kind of socket is an error.
 func Inherited() (*Sockets, error) {
 	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	if pid == "" || pid != strconv.Itoa(os.Getpid()) {
@@ -137,7 +138,7 @@ func (s *Sockets) Packets(address string) *net.UDPConn {
 	return k.Packets
 }
 
-// Left returns the addresses of the sockets that were not taken.
+// Left returns the addresses of the untaken sockets.
 func (s *Sockets) Left() (list []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +148,8 @@ func (s *Sockets) Left() (list []netip.AddrPort) {
 	return list
 }
 
-// Notify sends lines such as READY=1 to the service manager. It does nothing if there is none.
+// Notify sends lines such as READY=1 to the service manager. Without a service manager, Notify does
+// nothing.
 func Notify(lines ...string) error {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestFits: a socket fits a listener with its address, or with an address it covers.
+// TestFits: a socket fits a listener with the same address, or with an address covered by the
+// socket's address. A socket also fits a listener without a host.
 func TestFits(t *testing.T) {
 	for _, c := range []struct {
 		at, host string
@@ -33,7 +34,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestInherited: variables for another process are ignored, and wrong ones are errors.
+// TestInherited: variables for another process are ignored, and wrong variables are errors.
 func TestInherited(t *testing.T) {
 	t.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()+1))
 	t.Setenv("LISTEN_FDS", "1")
