@@ -1,5 +1,5 @@
-// Package token handles the secret between a server of files and its clients. The secret is read
-// from a file. Both sides prove possession without sending the secret.
+// Package token handles the secret between a file server and the clients. The secret is read from a
+// file. Both sides prove possession without sending the secret.
 package token
 
 import (
@@ -33,8 +33,8 @@ var (
 	ErrWrong   = errors.New("the token is wrong")
 )
 
-// A Token is the secret. It formats as a placeholder, so that no log shows the secret. Methods are
-// safe for concurrent use.
+// A Token is the secret. A Token formats as a placeholder, so that no log shows the secret. Methods
+// are safe for concurrent use.
 type Token struct{ secret atomic.Pointer[[]byte] }
 
 func (*Token) String() string { return "(token)" }
@@ -42,8 +42,8 @@ func (*Token) String() string { return "(token)" }
 // GoString is String.
 func (t *Token) GoString() string { return t.String() }
 
-// New makes a token of its text: letters, digits and -._~+/=, as HTTP allows for a
-// bearer token [RFC 6750 2.1].
+// New makes a token of the text: letters, digits and -._~+/=, as HTTP allows for a bearer token
+// [RFC 6750 2.1].
 func New(text string) (*Token, error) {
 	if n := len(text); n < MinLength || n > MaxLength {
 		return nil, fmt.Errorf("the token has %d characters, not %d to %d", n, MinLength, MaxLength)
@@ -88,8 +88,8 @@ func Read(file string) (*Token, error) {
 }
 
 // forbidden returns the permissions a file with a secret must not have. In systemd's directory of
-// credentials, group permissions are allowed: they are the mask of an access control list that
-// names one user.
+// credentials, group permissions are allowed: they are the mask of an access control list for a
+// single user.
 func forbidden(file string) fs.FileMode {
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" &&
 		filepath.Dir(filepath.Clean(file)) == filepath.Clean(dir) {
@@ -98,7 +98,7 @@ func forbidden(file string) fs.FileMode {
 	return 0o077
 }
 
-// Authorization returns the value of the HTTP Authorization field that presents the token.
+// Authorization returns the value of the HTTP Authorization field presenting the token.
 func (t *Token) Authorization() string { return "Bearer " + string(*t.secret.Load()) }
 
 // Check checks the Authorization field of a request. The error is nil, ErrMissing or ErrWrong.
@@ -114,7 +114,7 @@ func (t *Token) Check(authorization string) error {
 	return nil
 }
 
-// A Nonce is a random number. Each side draws a new one for each proof.
+// A Nonce is a random number. Each side draws a new nonce for each proof.
 type Nonce [32]byte
 
 // NewNonce draws a nonce.
@@ -127,7 +127,7 @@ func NewNonce() (n Nonce) {
 type Proof [sha256.Size]byte
 
 // A Role is a side of a connection. The proof depends on the role, so that a proof cannot be sent
-// back to its sender.
+// back to the sender.
 type Role string
 
 // The two sides.
@@ -136,8 +136,8 @@ const (
 	Server Role = "viaduct memory service, server\x00"
 )
 
-// Prove returns the proof of a side: HMAC-SHA256 of its role and both nonces, with the token as the
-// key.
+// Prove returns the proof of a side: HMAC-SHA256 of the side's role and both nonces, with the token
+// as the key.
 func (t *Token) Prove(r Role, client, server Nonce) (p Proof) {
 	m := hmac.New(sha256.New, *t.secret.Load())
 	io.WriteString(m, string(r))
