@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestRemoteAccess: a read of memory that the other end has released ends as a
-// [msg.RemoteAccessError], whether or not the peer's report names the request.
+// TestRemoteAccess: a read of memory released by the other end ends as a [msg.RemoteAccessError],
+// whether or not the peer's report names the request.
 func TestRemoteAccess(t *testing.T) {
 	for _, s := range []string{"iwarp://127.0.0.1:0", "vitcp://127.0.0.1:0/x"} {
 		u, tr := parse(t, s)

@@ -9,8 +9,8 @@ import (
 	"viaduct/vitcp"
 )
 
-// TestEmptyVI: EmptyVI reaps posted descriptors. It returns at once if the NIC was closed first, as
-// by a server that ends while a connection breaks.
+// TestEmptyVI: EmptyVI reaps posted descriptors. EmptyVI returns at once if the NIC was closed
+// first, as by a server ending while a connection breaks.
 func TestEmptyVI(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		p, err := vitcp.New(vitcp.Config{})

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// congestionControl returns a hook that sets the congestion control algorithm on a socket before
-// its use. For the system's default, "", it returns nil.
+// congestionControl returns a hook that sets the congestion control algorithm on a new socket. For
+// the system's default, "", congestionControl returns nil.
 func congestionControl(name string) func(network, address string, c syscall.RawConn) error {
 	if name == "" {
 		return nil

@@ -31,7 +31,8 @@ func checkFCVI(u *addr.URL) error {
 	return err
 }
 
-// fcviConfig returns the configuration for the parameters of an address, which package addr lists.
+// fcviConfig returns the configuration for the parameters of an address. Package addr lists the
+// parameters.
 func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 	for name, to := range map[string]*fcvi.WWN{"wwpn": &c.PortName, "wwnn": &c.NodeName} {
 		if s := u.Query.Get(name); s != "" {

@@ -27,7 +27,7 @@ var iwarpTransport = Transport{
 	ListenMsg: listenIWARP,
 }
 
-// iwarpClose bounds how long this side waits for the peer to end a stream.
+// iwarpClose bounds the wait for the peer's end of a stream.
 const iwarpClose = 2 * time.Second
 
 // IWARPConfig returns the configuration for an address. By default CRCs are on, FPDUs fit TCP's
@@ -96,8 +96,8 @@ func (c *iwarpConn) postRecv(i int) error {
 	return c.q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab.at(i))}})
 }
 
-// started starts a goroutine that ends the context gone when the peer has closed its direction or
-// the stream has ended.
+// started starts a goroutine to end the context gone when the peer has closed its direction or the
+// stream has ended.
 func (c *iwarpConn) started() {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.gone = ctx
@@ -218,8 +218,8 @@ func (c *iwarpConn) MaxMessage() int      { return c.mtu }
 func (c *iwarpConn) Depth() (writes, reads int) { return 16, max(1, c.q.ORD()) }
 
 // failure translates err, the error of an operation. If the stream has ended, failure returns the
-// reason, which matches io.EOF after an orderly end. Otherwise it returns err. failure may wait up
-// to iwarpClose for the peer's Terminate, which has the reason.
+// reason. The reason matches io.EOF after an orderly end. Otherwise failure returns err. failure
+// may wait up to iwarpClose for the reason in the peer's Terminate.
 func (c *iwarpConn) failure(err error) error {
 	switch {
 	case errors.Is(err, iwarp.ErrFlushed), errors.Is(err, iwarp.ErrClosed), errors.Is(err, iwarp.ErrPeerClosed):
@@ -302,7 +302,7 @@ func (c *iwarpConn) Recv(ctx context.Context) (msg.Message, error) {
 	return m, nil
 }
 
-// An iwarpRegion is memory registered for one stream.
+// An iwarpRegion is memory registered for a stream.
 type iwarpRegion struct{ r *iwarp.MemoryRegion }
 
 func (r *iwarpRegion) Remote() msg.Remote {
@@ -359,8 +359,7 @@ func (c *iwarpConn) Reap(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown ends the sending direction of the stream. TCP still delivers the bytes that were sent
-// before.
+// Shutdown ends the sending direction of the stream. TCP still delivers the bytes sent before.
 func (c *iwarpConn) Shutdown(context.Context) error { return c.q.CloseWrite() }
 
 func (c *iwarpConn) Close() error {
@@ -372,7 +371,7 @@ func (c *iwarpConn) Close() error {
 	return err
 }
 
-// release frees the memory of a stream that has ended or never began.
+// release frees the memory of an ended or never begun stream.
 func (c *iwarpConn) release() {
 	if c.pace != nil {
 		c.pace.close()

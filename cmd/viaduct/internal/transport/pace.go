@@ -13,11 +13,11 @@ import (
 	"viaduct/iwarp"
 )
 
-// Sends of iWARP have no flow control: a message that finds no receive posted ends the stream.
-// Therefore two ends of this command pace each other, without extra messages. Each end keeps a word
-// with the total number of receives it has posted. MPA's private data carries the address of the
-// word. A sender that has used up the receives it knows of reads the peer's word by RDMA Read. A
-// peer without such private data is not paced, like any other iWARP program.
+// Sends of iWARP have no flow control: a message ends the stream if no receive is posted. Therefore
+// two ends of this command pace each other, without extra messages. Each end keeps a word with the
+// total number of posted receives. MPA's private data carries the address of the word. A sender
+// reads the peer's word by RDMA Read after using up all known receives. A peer without such private
+// data is not paced, like any other iWARP program.
 
 // paceMagic begins the private data. Then follow the STag (4 bytes), the tagged offset (8) and the
 // number of receives posted at start (4), all big-endian.
@@ -25,13 +25,13 @@ const paceMagic = "viaduct pace 1\x00\x00"
 
 const paceLen = len(paceMagic) + 16
 
-// The intervals at which the word of a slow peer is read.
+// The intervals between reads of a slow peer's word.
 const (
 	paceFirst = 20 * time.Microsecond
 	paceMost  = 2 * time.Millisecond
 )
 
-// A pace is the state of one end: its own word, and the end's knowledge of the peer's word.
+// A pace is the state of one end: the end's own word, and the known value of the peer's word.
 type pace struct {
 	word   *uint64 // our word: total of the receives posted, big-endian
 	mem    []byte  // the memory of word
@@ -45,8 +45,8 @@ type pace struct {
 	in      []byte // destination of the RDMA Read of the peer's word
 }
 
-// newPace allocates the word and registers it with register, a method of the stream or of its
-// protection domain.
+// newPace allocates the word and registers the memory with register, a method of the stream or of
+// the stream's protection domain.
 func newPace(count int, register func([]byte, iwarp.Access, ...iwarp.RegionOptions) (*iwarp.MemoryRegion, error)) (*pace, error) {
 	p := &pace{posted: uint64(count), in: make([]byte, 8)}
 	var err error
@@ -62,7 +62,7 @@ func newPace(count int, register func([]byte, iwarp.Access, ...iwarp.RegionOptio
 	return p, nil
 }
 
-// store writes the number of posted receives into the word, where the peer reads it.
+// store writes the number of posted receives into the word, for reads by the peer.
 func (p *pace) store() {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], p.posted)
@@ -76,7 +76,7 @@ func (p *pace) private() []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(p.posted))
 }
 
-// learn parses the private data of the other end. If it is not that of a pace, sends are not paced.
+// learn parses the private data of the other end. Without a pace in the data, sends are not paced.
 func (p *pace) learn(b []byte) {
 	if len(b) < paceLen || string(b[:len(paceMagic)]) != paceMagic {
 		return
@@ -86,14 +86,14 @@ func (p *pace) learn(b []byte) {
 	p.allowed, p.active = uint64(binary.BigEndian.Uint32(b[12:])), true
 }
 
-// reposted counts one more posted receive.
+// reposted counts a posted receive.
 func (p *pace) reposted() {
 	p.posted++
 	p.store()
 }
 
-// take waits until the peer has a receive for one more message, and counts that message. For a peer
-// that is not paced it does not wait.
+// take waits until the peer has a receive for another message, and counts the message. For an
+// unpaced peer, take does not wait.
 func (p *pace) take(ctx context.Context, c *iwarpConn) error {
 	for wait := paceFirst; p.active && p.sent >= p.allowed; wait = min(2*wait, paceMost) {
 		err := c.q.Post(iwarp.SendWR{Op: iwarp.OpRead, SG: []iwarp.SGE{iwarp.Buf(p.in)}, Remote: p.peer})

@@ -22,8 +22,8 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 // TestNetConnThroughPortmap: connections whose address came from a Port Mapper on loopback keep the
-// contract of net.Conn. SDP is required. One case pins each mode, and one has the smallest private
-// buffers. [D-71]
+// contract of net.Conn. SDP is required. One case pins each mode, and another has the smallest
+// private buffers. [D-71]
 func TestNetConnThroughPortmap(t *testing.T) {
 	pinned := func(p sdp.Policy, threshold int) sdp.Options {
 		return sdp.Options{SendPolicy: p, RecvPolicy: p, SendThreshold: threshold, RecvThreshold: 1,
@@ -45,8 +45,8 @@ func TestNetConnThroughPortmap(t *testing.T) {
 			if v.name != "plain" && v.name != "tiny" {
 				testkit.Long(t, "5 s")
 			}
-			// There is no listener at the conventional address, so that a connection that succeeds
-			// has used the Port Mapper.
+			// There is no listener at the conventional address, so that a successful connection has
+			// used the Port Mapper.
 			service := netip.MustParseAddrPort("127.0.0.1:9")
 			reg := portmap.NewRegistry()
 			asked := new(atomic.Int64)
@@ -109,8 +109,8 @@ func TestNetConnThroughPortmap(t *testing.T) {
 					}
 				}, nil
 			})
-			// An answer that is good for one connection costs two messages each time: a request and
-			// a PMAck.
+			// An answer for a single connection costs two messages each time: a request and a
+			// PMAck.
 			if n := asked.Load(); v.pmTime == portmap.Once && n < 2*conns ||
 				v.pmTime != portmap.Once && n >= 2*conns || conns < 5 {
 				t.Errorf("%d datagrams for %d connections", n, conns)
@@ -120,7 +120,7 @@ func TestNetConnThroughPortmap(t *testing.T) {
 }
 
 // TestMapperRemembered: the connections of a process share the answer of a Port Mapper, and also
-// the fact that no Port Mapper answered. [D-64]
+// the result if no Port Mapper answered. [D-64]
 func TestMapperRemembered(t *testing.T) {
 	ln, err := sdp.Listen("127.0.0.1:0", nil)
 	if err != nil {

@@ -2,10 +2,10 @@
 
 package transport
 
-// The smallest number, 3, moves one message of 21 bytes per round trip. With the race detector that
-// takes longer than the minute that nettest allows.
+// The smallest number, 3, moves a message of 21 bytes per round trip. With the race detector, the
+// test takes longer than nettest's limit of a minute.
 const tinyBuffers = 48
 
-// raceMemory is the factor by which the race detector increases the memory of a process: it keeps
-// several bytes for each byte that is used.
+// raceMemory is the factor by which the race detector increases the memory of a process: the
+// detector keeps several bytes for each used byte.
 const raceMemory = 5

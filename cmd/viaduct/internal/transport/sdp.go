@@ -15,8 +15,8 @@ import (
 	"viaduct/sdp"
 )
 
-// sdpTransport is a byte stream over SDP. TLS runs inside the stream, so that it also protects a
-// connection that falls back to plain TCP.
+// sdpTransport is a byte stream over SDP. TLS runs inside the stream, so that TLS also protects a
+// connection after a fall-back to plain TCP.
 var sdpTransport = Transport{
 	Scheme:       "sdp",
 	Check:        func(u *addr.URL) error { _, err := sdpOptions(u, nil); return err },
@@ -25,14 +25,14 @@ var sdpTransport = Transport{
 	OverStream:   overSDP,
 }
 
-// SDPEnvironment is the variable that sets properties of all SDP connections. Its value is a list
-// of NAME=VALUE, separated by commas, with the names of the query parameters.
+// SDPEnvironment is the variable for properties of all SDP connections. The value is a list of
+// NAME=VALUE, separated by commas, with the names of the query parameters.
 const SDPEnvironment = "VIADUCT_SDP"
 
-// sdpOwn are the query parameters of sdp addresses that sdp.Options.Set does not know.
+// sdpOwn are the query parameters of sdp addresses unknown to sdp.Options.Set.
 var sdpOwn = map[string]bool{"portmap": true, "resolve": true, "layout": true, "hello": true, "policy": true}
 
-// sdpEnvironment returns the properties that SDPEnvironment sets.
+// sdpEnvironment returns the properties set by SDPEnvironment.
 func sdpEnvironment() (set map[string]string, err error) {
 	set = map[string]string{}
 	for pair := range strings.SplitSeq(os.Getenv(SDPEnvironment), ",") {
@@ -45,7 +45,7 @@ func sdpEnvironment() (set map[string]string, err error) {
 	return set, nil
 }
 
-// sdpOptions returns the properties that an address and the environment set. The address takes
+// sdpOptions returns the properties set by an address and by the environment. The address takes
 // precedence. o may be nil.
 func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 	if o != nil {

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// SetupTimeout bounds the set-up of a connection of every transport, from its first TCP segment
-	// until both sides have agreed. It is needed because the kernel of a stopped server still
-	// accepts connections, so that nothing else would end the wait. [V-35] [I-14] [D-17]
+	// SetupTimeout bounds the set-up of a connection of every transport, from the first TCP segment
+	// until both sides have agreed. The bound is needed because the kernel of a stopped server
+	// still accepts connections, so that nothing else would end the wait. [V-35] [I-14] [D-17]
 	SetupTimeout = 10 * time.Second
 
 	// RemoteSetupTimeout is the bound if the set-up first asks another host, such as a Port Mapper
-	// or a fabric. It is longer because such questions may be repeated.
+	// or a fabric. RemoteSetupTimeout is longer because the questions may be repeated.
 	RemoteSetupTimeout = 30 * time.Second
 )
 

@@ -77,9 +77,9 @@ func TestHungServer(t *testing.T) {
 	}
 }
 
-// TestSetupBound: the bound ends the context of the set-up only. The results of a set-up that ends
-// in time are unchanged, and the end of the caller's context is not reported as a time-out. The
-// bound is longer if the set-up asks another host.
+// TestSetupBound: the bound ends the context of the set-up only. The results of a set-up within the
+// bound are unchanged, and the end of the caller's context is not reported as a time-out. The bound
+// is longer if the set-up asks another host.
 func TestSetupBound(t *testing.T) {
 	u, _ := parse(t, "tcp://127.0.0.1:1")
 	fails := errors.New("refused")

@@ -19,8 +19,8 @@ type slab struct {
 	over bool  // guarded by mu: the memory may belong to another connection
 }
 
-// A slabPool hands out slabs and reuses their memory for later connections. When a connection ends,
-// the pages its messages filled go back to the kernel. The zero value is ready. Safe for concurrent
+// A slabPool hands out slabs and reuses the memory for later connections. When a connection ends,
+// the pages filled by messages go back to the kernel. The zero value is ready. Safe for concurrent
 // use.
 type slabPool struct {
 	dirty atomic.Int64 // bytes that messages have filled, in the slabs in use
@@ -35,9 +35,9 @@ var slabs slabPool
 const (
 	// slabKeep is how many bytes of each receive are kept until the connection ends.
 	slabKeep = 64 << 10
-	// slabBudget bounds the memory that messages have filled in all slabs. Above it, a receive that
-	// is posted again returns its bytes beyond slabKeep to the kernel. To allocate them again costs
-	// a few microseconds per 64 KiB.
+	// slabBudget bounds the memory filled by messages in all slabs. Above the bound, a receive
+	// posted again returns the bytes beyond slabKeep to the kernel. A new allocation costs a few
+	// microseconds per 64 KiB.
 	slabBudget = 256 << 20
 )
 
@@ -64,7 +64,7 @@ func (p *slabPool) get(size, count int) (*slab, error) {
 // at returns the memory of receive i.
 func (s *slab) at(i int) []byte { return s.mem[i*s.size:][:s.size:s.size] }
 
-// filled records that a message of n bytes is in receive i.
+// filled records a message of n bytes in receive i.
 func (s *slab) filled(i, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *slab) filled(i, n int) {
 	}
 }
 
-// repost must be called before receive i is posted again, when its message is no longer used. It
-// may return memory of the receive to the kernel.
+// repost must be called before receive i is posted again, when the message is no longer used.
+// repost may return memory of the receive to the kernel.
 func (s *slab) repost(i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,15 +84,14 @@ func (s *slab) repost(i int) {
 	}
 }
 
-// holdLocked records that messages have filled n bytes of receive i. The caller holds s.mu.
+// holdLocked records n filled bytes of receive i. The caller holds s.mu.
 func (s *slab) holdLocked(i, n int) {
 	s.pool.dirty.Add(int64(n - s.used[i]))
 	s.used[i] = n
 }
 
-// put returns the memory to the pool. No receive of the slab may still be posted. A caller that
-// still reads a message then may see zeros, or data of another connection. Further calls do
-// nothing.
+// put returns the memory to the pool. No receive of the slab may still be posted. A caller still
+// reading a message may then see zeros, or data of another connection. Further calls do nothing.
 func (s *slab) put() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

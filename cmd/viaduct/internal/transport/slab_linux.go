@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slabsReused reports whether unused slabs cost no memory, so that the pool keeps them.
+// slabsReused reports whether unused slabs cost no memory, so that the pool keeps unused slabs.
 const slabsReused = true
 
 // mapLazily returns n bytes of memory whose pages are allocated at the first access. It turns huge

@@ -26,8 +26,8 @@ func resident(t *testing.T) int {
 	return n * os.Getpagesize()
 }
 
-// TestReceiveMemory: connections that receive only short messages use little memory, although they
-// accept long ones. Several waves of connections use no more.
+// TestReceiveMemory: connections with only short messages use little memory, although long messages
+// are accepted. Several waves of connections use no more.
 func TestReceiveMemory(t *testing.T) {
 	const waves, conns, most = 3, 40, raceMemory * 64 << 20 // 16 x 1 MiB at each end would be 1280 MiB
 	for _, scheme := range []string{"vitcp", "iwarp"} {
@@ -92,8 +92,8 @@ func TestReceiveMemory(t *testing.T) {
 	}
 }
 
-// TestSlabs: a slab keeps the bytes of posted receives. It frees the memory of long messages when
-// all slabs together exceed slabBudget, and all memory when it is put back.
+// TestSlabs: a slab keeps the bytes of posted receives. A slab frees the memory of long messages
+// when all slabs together exceed slabBudget, and all memory when put back.
 func TestSlabs(t *testing.T) {
 	var p slabPool
 	const size, count = 1 << 20, 4

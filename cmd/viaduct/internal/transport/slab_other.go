@@ -2,10 +2,11 @@
 
 package transport
 
-// slabsReused reports whether unused slabs cost no memory, so that the pool keeps them.
+// slabsReused reports whether unused slabs cost no memory, so that the pool keeps unused slabs.
 const slabsReused = false
 
-// mapLazily returns ordinary memory, which most systems also allocate at the first access.
+// mapLazily returns ordinary memory. Most systems also allocate ordinary memory at the first
+// access.
 func mapLazily(n int) ([]byte, error) { return make([]byte, n), nil }
 
 func giveBack([]byte) {}

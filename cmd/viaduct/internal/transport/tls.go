@@ -38,7 +38,7 @@ func (f *TLSFlags) Given() bool {
 }
 
 // Configs returns the TLS settings for dialled and accepted connections, as configs does. After
-// SIGHUP, a listener reads its certificate and authorities again from their files.
+// SIGHUP, a listener reads the certificate and the authorities again from the files.
 func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
 	dial, first, err := f.configs(e, listens)
 	if err != nil || first == nil || !listens || f.Cert == "" {
@@ -59,8 +59,8 @@ func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 }
 
 // configs returns the settings for dialled and accepted connections, nil without TLS. A listener
-// without certificate gets one for this run and logs its fingerprint, for --tls-pin of the other
-// side. With --tls-ca, a listener also asks its clients for certificates.
+// without certificate gets a temporary certificate and logs the fingerprint, for --tls-pin of the
+// other side. With --tls-ca, a listener also asks clients for certificates.
 func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
 	if !f.Given() {
 		return nil, nil, nil
@@ -119,8 +119,8 @@ func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 	return dial, listen, nil
 }
 
-// serverName returns c with host as the name that the server's certificate must have. A name that c
-// already has takes precedence.
+// serverName returns c with host as the required name in the server's certificate. A name already
+// in c takes precedence.
 func serverName(c *tls.Config, host string) *tls.Config {
 	if c.ServerName != "" {
 		return c
@@ -130,7 +130,7 @@ func serverName(c *tls.Config, host string) *tls.Config {
 	return c
 }
 
-// dialTLS wraps the byte stream of c in TLS if the options ask for it. The result owns c.
+// dialTLS wraps the byte stream of c in TLS if the options ask for TLS. The result owns c.
 func dialTLS(ctx context.Context, c net.Conn, u *addr.URL, o *Options) (net.Conn, error) {
 	if o.TLSDial == nil {
 		return c, nil
@@ -143,8 +143,8 @@ func dialTLS(ctx context.Context, c net.Conn, u *addr.URL, o *Options) (net.Conn
 	return t, nil
 }
 
-// listenTLS wraps the connections that l accepts in TLS. Their first Read or Write makes the
-// handshake.
+// listenTLS wraps the accepted connections of l in TLS. The first Read or Write of a connection
+// makes the handshake.
 func listenTLS(l net.Listener, o *Options) net.Listener {
 	if o.TLSListen == nil {
 		return l

@@ -1,5 +1,5 @@
 // Package transport makes connections of every kind of transport from addresses. A transport
-// carries byte streams or messages. Each transport has one file.
+// carries byte streams or messages. Each transport has a separate file.
 package transport
 
 import (
@@ -19,7 +19,7 @@ import (
 	"viaduct/vi"
 )
 
-// Options are a verb's settings for its connections.
+// Options are a verb's settings for connections.
 type Options struct {
 	Env        *shell.Env
 	TLSDial    *tls.Config // nil: no TLS
@@ -36,8 +36,8 @@ type Options struct {
 	MTU uint32
 	// Wait is how long dialling is repeated while the server does not listen.
 	Wait time.Duration
-	// RecvSize and RecvCount are the size and the number of the receives that are kept posted. A
-	// RecvSize of 0 means the agreed MTU.
+	// RecvSize and RecvCount are the size and the number of the receives kept posted. A RecvSize of
+	// 0 means the agreed MTU.
 	RecvSize, RecvCount int
 
 	vitcp vitcpListens
@@ -47,7 +47,7 @@ type Options struct {
 // if there is no value.
 type Finder func(ctx context.Context, kind, name string) (string, error)
 
-// A Transport dials and listens for one URL scheme. Functions that it does not support are nil.
+// A Transport dials and listens for a URL scheme. Unsupported functions are nil.
 type Transport struct {
 	Scheme string
 	// Check checks the parameters of an address, without connecting.
@@ -56,14 +56,14 @@ type Transport struct {
 	// Byte streams.
 	DialStream   func(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error)
 	ListenStream func(u *addr.URL, o *Options) (net.Listener, error)
-	// OverStream is ListenStream for the connections of an existing TCP listener, which the new
-	// listener owns.
+	// OverStream is ListenStream for the connections of an existing TCP listener. The new listener
+	// owns the TCP listener.
 	OverStream func(l net.Listener, u *addr.URL, o *Options) (net.Listener, error)
 
 	// Messages and memory.
 	DialMsg   func(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error)
 	ListenMsg func(u *addr.URL, o *Options) (msg.Listener, error)
-	// PeerMsg connects to a remote end that calls PeerMsg too, instead of listening.
+	// PeerMsg connects to a remote end also calling PeerMsg, instead of listening.
 	PeerMsg func(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn, error)
 }
 
@@ -136,8 +136,9 @@ const (
 	lastPause  = 250 * time.Millisecond
 )
 
-// Await calls dial repeatedly while its error means that no server listens, for at most wait. It
-// returns the error of the last attempt. If ctx ends during a pause, it returns the cause of ctx.
+// Await calls dial repeatedly while the error means a missing listener, for at most wait. Await
+// returns the error of the last attempt. If ctx ends during a pause, Await returns the cause of
+// ctx.
 func Await[T any](ctx context.Context, wait time.Duration, dial func() (T, error)) (T, error) {
 	end := time.Now().Add(wait)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
@@ -157,7 +158,7 @@ func Await[T any](ctx context.Context, wait time.Duration, dial func() (T, error
 }
 
 // notListening reports whether err means that the server may still be starting: the port is closed,
-// or is open without that discriminator, or the host has not joined its fabric. A caller with
+// or is open without the discriminator, or the host has not joined the fabric. A caller with
 // --wait, for example, then tries again.
 func notListening(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, vi.ErrNoMatch) || errors.Is(err, vi.ErrNotReachable)

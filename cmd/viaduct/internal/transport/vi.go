@@ -42,8 +42,8 @@ func viAttributes(u *addr.URL, o *Options) vi.Attributes {
 	}
 }
 
-// resolveHost resolves the host of u: first in the registry, if there is one, and then by the
-// system. A port in the registry is used if u has the default port.
+// resolveHost resolves the host of u: first in the registry, if set, and then by the system. A port
+// in the registry is used if u has the default port.
 func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort, error) {
 	if u.Host == "" {
 		return netip.AddrPort{}, shell.Usagef("address %q: the host is missing", u)
@@ -72,8 +72,8 @@ func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort,
 	return netip.AddrPortFrom(as[0], u.Port), nil
 }
 
-// thisHost replaces the unspecified address by loopback. Users may copy that address from the
-// output of a listener, but it names no host.
+// thisHost replaces the unspecified address by loopback. Users may copy the unspecified address
+// from the output of a listener, but the address names no host.
 func thisHost(a netip.Addr) netip.Addr {
 	switch a {
 	case netip.IPv4Unspecified():
@@ -121,7 +121,7 @@ type viConn struct {
 	once   sync.Once
 }
 
-// newVI makes a VI that is not connected yet, and posts its receives. On an error, nic stays open.
+// newVI makes an unconnected VI, and posts the receives. On an error, nic stays open.
 func newVI(nic *vi.NIC, a vi.Attributes, o *Options) (c *viConn, err error) {
 	c = &viConn{nic: nic, log: o.Env.Log, done: func() {}}
 	if c.ptag, err = nic.CreatePtag(); err != nil {
@@ -160,14 +160,14 @@ func (c *viConn) postRecv(i int) error {
 	return c.v.PostRecv(d)
 }
 
-// memory allocates and registers n bytes, at least one, for local use only.
+// memory allocates and registers n bytes, at least 1, for local use only.
 func (c *viConn) memory(n int) (*vi.Region, []byte, error) {
 	b := make([]byte, max(n, 1))
 	r, err := c.nic.RegisterMem(b, vi.MemAttributes{Ptag: c.ptag})
 	return r, b, err
 }
 
-// connected records the attributes that both ends agreed on.
+// connected records the attributes agreed on by both ends.
 func (c *viConn) connected(local, remote net.Addr) {
 	_, a, _, _ := c.v.Query()
 	c.mtu = int(min(uint64(a.MaxTransferSize), math.MaxInt32))
@@ -179,15 +179,15 @@ func (c *viConn) RemoteAddr() net.Addr { return c.remote }
 func (c *viConn) Path() samehost.Path  { return c.v.Path() }
 func (c *viConn) MaxMessage() int      { return c.mtu }
 
-// Depth returns 16 for both. Beyond that, the read window and the socket delay the requests.
+// Depth returns 16 for both. Beyond 16, the read window and the socket delay the requests.
 func (c *viConn) Depth() (writes, reads int) { return 16, 16 }
 
-// brokeHint is the hint for a connection that ended without a disconnect by the peer.
+// brokeHint is the hint for a connection ended without a disconnect by the peer.
 const brokeHint = "the other side may have died: look at its log, and run this again"
 
 // failure translates err, the error of an operation. The result is net.ErrClosed if this end has
-// closed the connection. It matches io.EOF if the peer has disconnected, and msg.ErrBroken if the
-// connection failed. It is a msg.RemoteAccessError if the peer refused the access.
+// closed the connection. The result matches io.EOF if the peer has disconnected, and msg.ErrBroken
+// if the connection failed. The result is a msg.RemoteAccessError if the peer refused the access.
 func (c *viConn) failure(err error) error {
 	var st *vi.StatusError
 	switch {
@@ -258,7 +258,7 @@ func (c *viConn) Recv(ctx context.Context) (msg.Message, error) {
 	return m, nil
 }
 
-// A viRegion is memory registered for one connection.
+// A viRegion is memory registered for a connection.
 type viRegion struct {
 	nic *vi.NIC
 	r   *vi.Region
@@ -312,7 +312,7 @@ func (c *viConn) Reap(ctx context.Context) error {
 // Disconnect still delivers other messages.
 func (c *viConn) Shutdown(context.Context) error { return nil }
 
-// EmptyVI reaps the descriptors that a disconnect of v has flushed, because Destroy requires empty
+// EmptyVI reaps the descriptors flushed by a disconnect of v, because Destroy requires empty
 // queues. The NIC may be closed at the same time.
 func EmptyVI(v *vi.VI) {
 	for _, done := range []func() (*vi.Descriptor, error){v.SendDone, v.RecvDone} {
@@ -343,7 +343,7 @@ func (c *viConn) Close() error {
 	return nil
 }
 
-// openNIC opens a NIC that logs its asynchronous errors, an expected end at level debug.
+// openNIC opens a NIC and logs the NIC's asynchronous errors, an expected end at level debug.
 func openNIC(p vi.Provider, name string, o *Options) (*vi.NIC, error) {
 	nic, err := vi.Open(p, name, &vi.Config{Logger: o.Env.Log})
 	if err != nil {
@@ -359,7 +359,7 @@ func openNIC(p vi.Provider, name string, o *Options) (*vi.NIC, error) {
 	return nic, nil
 }
 
-// calling returns a new discriminator that identifies a client.
+// calling returns a new discriminator for a client.
 func calling() []byte { return []byte("c-" + rand.Text()[:12]) }
 
 // dialVI connects a new VI of nic to the discriminator in u at remoteHost. Closing the connection,
@@ -404,8 +404,8 @@ func connectFailure(u *addr.URL, err error) error {
 	return wrapped
 }
 
-// refusal returns the socket's error in err, without the VI status around it. It returns
-// ECONNREFUSED if there is none.
+// refusal returns the socket's error in err, without the VI status around it. Without a socket
+// error, refusal returns ECONNREFUSED.
 func refusal(err error) error {
 	if oe, ok := errors.AsType[*net.OpError](err); ok {
 		return oe
@@ -413,17 +413,18 @@ func refusal(err error) error {
 	return syscall.ECONNREFUSED
 }
 
-// A viAddr is the text of an address that is not a TCP address.
+// A viAddr is the text of an address other than a TCP address.
 type viAddr string
 
 func (viAddr) Network() string  { return "vi" }
 func (a viAddr) String() string { return string(a) }
 
-// viWaits is how many goroutines of a listener wait for requests, and so how many requests may
-// arrive at the same moment. Further requests wait up to vitcpGrace for one of the goroutines.
+// viWaits is the number of goroutines of a listener that wait for requests, and therefore the
+// number of requests that may arrive at the same moment. Further requests wait up to vitcpGrace for
+// a goroutine.
 const viWaits = 16
 
-// A viListener accepts connections for one discriminator. It owns its NIC.
+// A viListener accepts connections for a discriminator, and owns the NIC.
 type viListener struct {
 	nic   *vi.NIC
 	u     *addr.URL
@@ -510,8 +511,7 @@ func (l *viListener) Accept(ctx context.Context) (msg.Conn, error) {
 
 func (l *viListener) Addr() net.Addr { return l.at }
 
-// Close ends the listener. It closes the NIC, and thereby all accepted connections that are still
-// open.
+// Close ends the listener. Close closes the NIC, and thereby all open accepted connections.
 func (l *viListener) Close() error {
 	l.cancel()
 	l.wg.Wait()
@@ -519,7 +519,7 @@ func (l *viListener) Close() error {
 }
 
 // VIAttributes returns the VI attributes for an address, with mtu unless the address sets mtu.
-// Measurements, which use VIs directly, need them.
+// Measurements need the attributes, because measurements use VIs directly.
 func VIAttributes(u *addr.URL, mtu uint32) vi.Attributes {
 	return viAttributes(u, &Options{MTU: mtu})
 }
@@ -562,7 +562,7 @@ func nicAddr(nic *vi.NIC, u *addr.URL) net.Addr {
 	return net.TCPAddrFromAddrPort(ap)
 }
 
-// peerVI connects a VI at local with one at remote, whose side calls peerVI too.
+// peerVI connects a VI at local with a VI at remote. The other side calls peerVI too.
 func peerVI(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn, error) {
 	there, err := VIAddress(ctx, remote, o)
 	if err != nil {

@@ -22,12 +22,13 @@ var vitcpTransport = Transport{
 	PeerMsg:   peerVI,
 }
 
-// vitcpGrace is how long a request waits if no goroutine of its listener waits for requests.
-// Otherwise the request would be answered at once that nothing listens.
+// vitcpGrace is how long a request waits if no goroutine of the listener waits for requests.
+// Otherwise the request would be refused at once, as if nothing listened.
 const vitcpGrace = time.Second
 
-// vitcpNIC opens a NIC with a provider of its own, which listens at the address listen, unless that
-// is empty. host is the server's name for TLS. dials is the direction of connections in a capture.
+// vitcpNIC opens a NIC with a separate provider. The provider listens at the address listen, unless
+// listen is empty. host is the server's name for TLS. dials is the direction of connections in a
+// capture.
 func vitcpNIC(u *addr.URL, o *Options, listen, host string, dials bool) (*vi.NIC, error) {
 	p, err := vitcpProvider(u, o, listen, host, dials)
 	if err != nil {
@@ -62,7 +63,7 @@ func dialVITCP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 }
 
 // vitcpListens holds the providers of the listeners made with one Options, by address. Listeners at
-// one address share a provider, which passes each request to the listener with the requested
+// an address share a provider. The provider passes each request to the listener with the requested
 // discriminator. [VIT-2.2.2.2.1-2] The zero value is ready.
 type vitcpListens struct {
 	mu sync.Mutex
@@ -74,9 +75,9 @@ type vitcpListen struct {
 	discs map[string]bool // guarded by vitcpListens.mu: discriminators with a listener
 }
 
-// listen opens a NIC that listens at u. The caller must call over when the NIC is closed, so that
+// listen opens a NIC and listens at u. The caller must call over when the NIC is closed, so that
 // the discriminator becomes free. The error matches syscall.EADDRINUSE if the discriminator already
-// has a listener at that address.
+// has a listener at the same address.
 func (s *vitcpListens) listen(u *addr.URL, o *Options) (nic *vi.NIC, over func(), err error) {
 	a, err := net.ResolveTCPAddr("tcp", u.HostPort())
 	if err != nil {
@@ -132,7 +133,7 @@ func listenVITCP(u *addr.URL, o *Options) (msg.Listener, error) {
 	return &vitcpListener{l, over}, nil
 }
 
-// A vitcpListener is a listener that frees its discriminator when it is closed.
+// A vitcpListener is a listener whose Close also frees the discriminator.
 type vitcpListener struct {
 	msg.Listener
 	over func()

@@ -7,14 +7,14 @@ import (
 	"viaduct/internal/status"
 )
 
-// Roles of a connection, as "viaduct ps" shows them.
+// Roles of a connection, as shown by "viaduct ps".
 const (
 	dialled  = "dial"
 	accepted = "accept"
 	peered   = "peer"
 )
 
-// watch lists the connection c of a message transport in "viaduct ps" and counts it in the metrics.
+// watch lists the connection c of a message transport in "viaduct ps" and counts c in the metrics.
 func watch(c any, u *addr.URL, o *Options, role string) {
 	switch c := c.(type) {
 	case *viConn:
@@ -41,7 +41,7 @@ func watch(c any, u *addr.URL, o *Options, role string) {
 	}
 }
 
-// watchStream lists the byte stream c in "viaduct ps" and counts it in the metrics. It returns c.
+// watchStream lists the byte stream c in "viaduct ps", counts c in the metrics, and returns c.
 func watchStream(c net.Conn, o *Options, role string) net.Conn {
 	o.Env.Metrics.WatchStream(c)
 	if s := o.Env.Status.Server(); s != nil {
@@ -54,7 +54,7 @@ func watchStream(c net.Conn, o *Options, role string) net.Conn {
 	return c
 }
 
-// A watchedListener lists and counts the connections it accepts.
+// A watchedListener lists and counts the accepted connections.
 type watchedListener struct {
 	net.Listener
 	o *Options
