@@ -15,12 +15,12 @@ import (
 	"viaduct/internal/fc/fcip"
 )
 
-// A direction is the traffic of one end of an FCIP link.
+// A direction is the traffic of an end of an FCIP link.
 type direction struct{ src, dst netip.AddrPort }
 
 // FramePerPacket copies a capture of FCIP links and puts every encapsulated frame into a separate
-// packet. This is needed because Wireshark 4.0 shows only the first frame of a packet. The capture
-// must be complete and in order, as --pcap writes it.
+// packet. The copy is needed because Wireshark 4.0 shows only the first frame of a packet. The
+// capture must be complete and in order, as written by --pcap.
 func FramePerPacket(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {

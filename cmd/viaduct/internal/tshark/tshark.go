@@ -1,7 +1,7 @@
 // Package tshark compares the output of viaduct decode for a capture with tshark's, field by field.
-// It is for tests. tshark has its own dissectors for MPA, DDP, RDMAP, FCIP, Fibre Channel and
-// InfiniBand (RoCEv2), which are independent of this module's codecs. For other protocols, tshark
-// runs our Lua dissectors.
+// The package is for tests. tshark's own dissectors for MPA, DDP, RDMAP, FCIP, Fibre Channel and
+// InfiniBand (RoCEv2) are independent of this module's codecs. For other protocols, tshark runs our
+// Lua dissectors.
 package tshark
 
 import (
@@ -23,15 +23,15 @@ import (
 	"viaduct/internal/fc"
 )
 
-// ErrAbsent means that tshark is not installed.
+// ErrAbsent reports a missing installation of tshark.
 var ErrAbsent = errors.New("tshark is not installed")
 
-// A Shark is an installed tshark with the Lua dissectors of this module. It is safe
-// for concurrent use.
+// A Shark is an installed tshark with the Lua dissectors of this module. A Shark is safe for
+// concurrent use.
 type Shark struct{ path, home string }
 
-// New prepares tshark with home as its home directory and writes the dissectors there. It returns
-// ErrAbsent if there is no tshark.
+// New prepares tshark with home as the home directory and writes the dissectors there. New returns
+// ErrAbsent if tshark is not installed.
 func New(home string) (*Shark, error) {
 	path, err := exec.LookPath("tshark")
 	if err != nil {
@@ -41,11 +41,11 @@ func New(home string) (*Shark, error) {
 	return &Shark{path, home}, err
 }
 
-// own maps each layer that a Lua dissector of ours decodes to the name of the dissector.
+// own maps each layer with a Lua dissector of ours to the name of the dissector.
 var own = map[string]string{"sdp": "iwarp_sdp", "portmap": "sdp_portmap", "vitcp": "vitcp", "fcvi": "fcvi"}
 
 // native maps fields of decode to the fields of tshark's own dissectors. If tshark uses different
-// fields in different messages, all of them are listed.
+// fields in different messages, all are listed.
 var native = map[string][]string{
 	"mpa.ulpdu_length": {"iwarp_mpa.ulpdulength"}, "mpa.rev": {"iwarp_mpa.rev"}, "mpa.crc_wanted": {"iwarp_mpa.crc_flag"},
 	"mpa.markers": {"iwarp_mpa.marker_flag"}, "mpa.reject": {"iwarp_mpa.rej_flag"}, "mpa.pd_length": {"iwarp_mpa.pdlength"},
@@ -87,17 +87,17 @@ var native = map[string][]string{
 	"cm.ack_timeout": {"infiniband.cm.req.prim_localacktout"}, "cm.about": {"infiniband.cm.rej.msgrej"}, "cm.reason": {"infiniband.cm.rej.reason"},
 }
 
-// shared maps our fields that tshark shows under the name of another field to that other field.
+// shared maps a field to the field of ours under whose name tshark shows the value.
 var shared = map[string]string{"atomic.va": "reth.va", "atomic.rkey": "reth.rkey"}
 
-// twice are fields that tshark shows two times with the same name: as a header, and as the only
-// field of the header.
+// twice are fields shown by tshark two times with the same name: as a header, and as the only field
+// of the header.
 var twice = map[string]bool{"imm.data": true, "ieth.rkey": true}
 
-// headless maps names of messages to the only field that tshark shows of these messages.
+// headless maps names of messages to the only field tshark shows of the message.
 var headless = map[string]string{"MRA": "cm.tid", "SIDR_REQ": "cm.tid", "SIDR_REP": "cm.tid"}
 
-// silent are the fields that tshark does not show, or shows only as a part of other text.
+// silent are the fields not shown by tshark, or shown only as a part of other text.
 var silent = map[string]bool{
 	"mpa.crc": true, "mpa.private": true, "mpa.peer_to_peer": true, "mpa.rtr": true, "mpa.ird": true, "mpa.ord": true, // tshark does not know MPA revision 2
 	"ddp.payload": true, "rdmap.segments": true, "rdmap.bytes": true, "rdmap.term_text": true, "rdmap.term_mpa": true, "rdmap.term_seglen": true,
@@ -110,8 +110,8 @@ var silent = map[string]bool{
 	"cm.source_gid": true, "cm.destination_gid": true, "cm.source": true, "cm.destination": true, // shown as several fields
 }
 
-// theirs returns tshark's names for one of our fields. It returns nil for a field that tshark does
-// not show, and an error for an unknown one.
+// theirs returns tshark's names for one of our fields. theirs returns nil for a field not shown by
+// tshark, and an error for an unknown field.
 func theirs(key string) ([]string, error) {
 	if names, ok := native[key]; ok || silent[key] {
 		return names, nil
@@ -123,7 +123,7 @@ func theirs(key string) ([]string, error) {
 	return []string{own[layer] + "." + rest}, nil
 }
 
-// faults are the fields that tshark must not show in any packet.
+// faults are the fields forbidden in tshark's output for any packet.
 var faults = []string{"_ws.lua.error", "_ws.malformed", "tcp.analysis.lost_segment", "tcp.analysis.ack_lost_segment"}
 
 // A Report is the result of a comparison.
@@ -257,7 +257,7 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 	return r, nil
 }
 
-// run runs tshark and returns the columns of each line of its output.
+// run runs tshark and returns the columns of each output line.
 func (s *Shark) run(ctx context.Context, args []string) (rows [][]string, err error) {
 	cmd := exec.CommandContext(ctx, s.path, args...)
 	cmd.Env = append(os.Environ(), "HOME="+s.home, "XDG_CONFIG_HOME="+s.home)
@@ -276,7 +276,7 @@ func (s *Shark) run(ctx context.Context, args []string) (rows [][]string, err er
 	return rows, nil
 }
 
-// difference describes the first difference of two lists. It returns "" if they are equal.
+// difference describes the first difference of two lists. difference returns "" for equal lists.
 func difference(ours, shows []seen) string {
 	for i, a := range ours {
 		switch {
@@ -295,7 +295,7 @@ func difference(ours, shows []seen) string {
 	return ""
 }
 
-// value converts a value of decode to the form that shown returns for tshark's values.
+// value converts a value of decode to the form of shown for tshark's values.
 func value(key, s string) string {
 	switch s {
 	case "true", "True":
@@ -312,13 +312,13 @@ func value(key, s string) string {
 	return s
 }
 
-// inBytes are numbers that tshark prints as bytes.
+// inBytes are numbers printed as bytes by tshark.
 var inBytes = map[string]bool{
 	"fc.s_id": true, "fc.d_id": true, "fcip.source": true, "fcip.destination": true, "fcip.entity": true, "fcip.nonce": true,
 	"imm.data": true, "ieth.rkey": true,
 }
 
-// shown converts a value of tshark to the form that value returns for decode's values.
+// shown converts a value of tshark to the form of value for decode's values.
 func shown(key, s string) string {
 	if inBytes[key] {
 		return value(key, strings.NewReplacer(":", "", ".", "").Replace(s))
