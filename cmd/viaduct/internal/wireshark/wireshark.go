@@ -1,5 +1,5 @@
-// Package wireshark holds dissectors for Wireshark, in Lua: VI/TCP, SDP over iWARP and
-// its Port Mapper, FC-VI.
+// Package wireshark holds dissectors for Wireshark, in Lua: VI/TCP, SDP over iWARP, SDP's Port
+// Mapper, FC-VI.
 package wireshark
 
 import (
@@ -27,7 +27,7 @@ func Names() []string {
 // File returns the text of a file.
 func File(name string) ([]byte, error) { return files.ReadFile(name) }
 
-// Folder returns the directory of this user's Lua plugins for Wireshark.
+// Folder returns the directory of the user's Lua plugins for Wireshark.
 func Folder() (string, error) {
 	if dir := os.Getenv("APPDATA"); dir != "" { // Windows
 		return filepath.Join(dir, "Wireshark", "plugins"), nil
@@ -39,7 +39,7 @@ func Folder() (string, error) {
 	return filepath.Join(home, ".local", "lib", "wireshark", "plugins"), nil
 }
 
-// Install writes the files into dir, which it creates if needed, and returns their paths.
+// Install writes the files into dir, creates dir if needed, and returns the paths of the files.
 func Install(dir string) (paths []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
