@@ -12,7 +12,8 @@ import (
 )
 
 // connection returns a connection of MTU 256 whose host has one region of 4096 bytes. The first PSN
-// of its peer is 100, its own first PSN is 200. change may modify the parameters; nil leaves them.
+// of the peer is 100, the connection's own first PSN is 200. change may modify the parameters, or
+// is nil.
 func connection(change func(*Config, *SendConfig)) (*Connection, *fakeHost) {
 	h := &fakeHost{mem: make([]byte, 4096), rights: RemoteRead | RemoteWrite | RemoteAtomic}
 	for i := range h.mem {

@@ -53,7 +53,7 @@ func (c *Connection) progressed(now Time, before ib.PSN) {
 
 // advance marks all packets up to psn as acknowledged, and completes the requests that end there.
 // It stops at a Read or atomic operation whose response is missing, and returns false; that request
-// is the oldest one then. [ROCE-COMP-1] [ROCE-COMP-2] [ROCE-REQ-15]
+// is then the oldest. [ROCE-COMP-1] [ROCE-COMP-2] [ROCE-REQ-15]
 func (c *Connection) advance(psn ib.PSN) bool {
 	q := &c.req
 	complete := true
@@ -117,9 +117,9 @@ func (c *Connection) completeAck(now Time, p *ib.Packet) {
 	}
 }
 
-// missing retransmits from the oldest unacknowledged packet on, because that packet or its response
-// was lost. It does nothing if these packets were retransmitted since the last progress, because
-// the peer's report may concern the earlier transmission.
+// missing retransmits from the oldest unacknowledged packet on, because the packet or its response
+// was lost. It does nothing if the packets were retransmitted since the last progress, because the
+// peer's report may concern the earlier transmission.
 func (c *Connection) missing() {
 	q := &c.req
 	if c.failed || q.window.losing && q.oldest.Less(q.window.recovered) && q.timer.retries < q.cfg.Retries {

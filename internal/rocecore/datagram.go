@@ -96,7 +96,7 @@ func (d *Datagram) send(out *Output, r *Request) Status {
 	return OK
 }
 
-// Receive handles a datagram. The caller has checked its invariant CRC. grh describes the IP
+// Receive handles a datagram. The caller has checked the invariant CRC. grh describes the IP
 // header. A datagram that cannot be received is dropped and counted in Refused. [ROCE-UD-2]
 // [ROCE-UD-4]
 func (d *Datagram) Receive(p *ib.Packet, grh *ib.GRH) {

@@ -34,7 +34,7 @@ const (
 	RemoteAtomic
 )
 
-// A Place is an address and a key, by which a peer names memory.
+// A Place is an address and a key, for a peer to name memory.
 type Place struct {
 	VA  uint64
 	Key uint32
@@ -50,9 +50,9 @@ const (
 	Misaligned         // the address of an atomic operation is not a multiple of 8
 )
 
-// A Host owns a queue pair. It provides the memory that peers access and the posted receives, and
-// takes the completions. The queue pair calls these methods from its own methods. So they must not
-// call the queue pair, and must not wait for a peer.
+// A Host owns a queue pair. It provides the memory accessed by peers and the posted receives, and
+// takes the completions. The queue pair calls the methods of a Host from its own methods. So a
+// method of a Host must not call the queue pair, and must not wait for a peer.
 type Host interface {
 	// Check reports whether a peer may access n bytes at p. It does not access the memory.
 	Check(p Place, n uint64, a Access) Verdict
@@ -78,7 +78,7 @@ type Host interface {
 	// connection. Failed follows.
 	Refused(nak ib.Syndrome)
 	// Failed reports that the queue pair is in the error state. The queue pair has returned all
-	// requests, and receives nothing more. The host flushes the receives that are still posted.
+	// requests, and receives nothing more. The host flushes the receives still posted.
 	Failed(s Status)
 }
 

@@ -29,13 +29,13 @@ func (g gone) Len() int                  { return int(g) }
 func (g gone) ReadAt([]byte, int) error  { return errors.New("gone") }
 func (g gone) WriteAt([]byte, int) error { return errors.New("gone") }
 
-// A done is a request that was completed.
+// A done is a completed request.
 type done struct {
 	id uint64
 	c  Completion
 }
 
-// A got is a receive that was completed, with the received bytes.
+// A got is a completed receive, with the received bytes.
 type got struct {
 	id   uint64
 	a    Arrival

@@ -2,7 +2,7 @@ package rocecore
 
 import "viaduct/internal/wire/ib"
 
-// An inbound holds the state of the message that is being received.
+// An inbound holds the state of the message being received.
 type inbound struct {
 	prev int // opcode of the last packet; none before the first
 
@@ -48,8 +48,8 @@ func (in *inbound) takeReceive(h Host) bool {
 	return in.has
 }
 
-// payloadFits reports whether the payload has a length that is allowed at its position in the
-// message. [ROCE-RESP-8]
+// payloadFits reports whether the payload has a length allowed at its position in the message.
+// [ROCE-RESP-8]
 func (c *Connection) payloadFits(p *ib.Packet) bool {
 	n := len(p.Payload)
 	switch {

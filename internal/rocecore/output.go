@@ -18,14 +18,14 @@ type outgoing struct {
 	dest     netip.Addr
 }
 
-// Reset removes all packets and keeps the memory for later ones.
+// Reset removes all packets and keeps the memory for later packets.
 func (o *Output) Reset() { o.bytes, o.packets = o.bytes[:0], o.packets[:0] }
 
 // Len returns the number of packets.
 func (o *Output) Len() int { return len(o.packets) }
 
 // Packet returns the bytes of packet i, the last [ib.ICRCLen] of which are reserved for the
-// invariant CRC, and its destination if it is a datagram. The bytes are valid until the next Reset.
+// invariant CRC, and the destination of a datagram. The bytes are valid until the next Reset.
 func (o *Output) Packet(i int) ([]byte, netip.Addr) {
 	p := &o.packets[i]
 	return o.bytes[p.from:p.to:p.to], p.dest

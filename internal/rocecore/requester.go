@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A requester turns requests into packets. If one is lost, it retransmits from the oldest
+// A requester turns requests into packets. After a loss, the requester retransmits from the oldest
 // unacknowledged packet on (go back N).
 //
 //	 oldest         next        sent       tail
@@ -82,8 +82,8 @@ func (c *Connection) Post(r *Request) {
 	c.req.items.push(it)
 }
 
-// transmitRequest appends the next packet of a request to out, if one may be sent now, and reports
-// whether it did.
+// transmitRequest appends the next packet of a request to out, if a packet may be sent now, and
+// reports whether it did.
 func (c *Connection) transmitRequest(now Time, out *Output) bool {
 	q := &c.req
 	if !q.started || c.failed || q.timer.waiting {

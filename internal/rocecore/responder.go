@@ -73,8 +73,7 @@ func (c *Connection) execute(p *ib.Packet) bool {
 
 func (c *Connection) completedMessage() { c.resp.msn = (c.resp.msn + 1) & (1<<24 - 1) }
 
-// reject answers a packet that was not executed, with an RNR NAK or with a NAK that ends the
-// connection.
+// reject answers a packet that was not executed, with an RNR NAK or a NAK that ends the connection.
 func (c *Connection) reject(v outcome) {
 	switch v {
 	case notReady: // [ROCE-RESP-9]

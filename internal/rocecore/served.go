@@ -2,8 +2,8 @@ package rocecore
 
 import "viaduct/internal/wire/ib"
 
-// A served is a Read or atomic operation that was executed. It is remembered in case its response
-// is lost. [ROCE-RESP-20]
+// A served is an executed Read or atomic operation, remembered in case the response is lost.
+// [ROCE-RESP-20]
 type served struct {
 	kind        ib.Kind // Read or Atomic; Unassigned in an empty entry
 	first, last ib.PSN
@@ -13,8 +13,8 @@ type served struct {
 }
 
 // remember stores s in place of the oldest entry. A peer that respects the limit of outstanding
-// Reads has received the response of that entry, so remember also removes the response from the
-// queue.
+// Reads has received the response of the oldest entry, so remember also removes the response from
+// the queue.
 func (r *responder) remember(s served) {
 	if old := r.served[r.oldest]; old.kind != ib.Unassigned {
 		r.forget(old)
@@ -74,8 +74,8 @@ func (c *Connection) startRead(p *ib.Packet) bool {
 	return true
 }
 
-// queueRead queues the response of a Read from packet psn on. A response of the same Read that is
-// still queued is replaced, so that a peer that repeats its request cannot fill the queue.
+// queueRead queues the response of a Read from packet psn on. A response of the same Read still in
+// the queue is replaced, so that a peer cannot fill the queue by repeating a request.
 func (c *Connection) queueRead(s served, psn ib.PSN, from Place, n int) {
 	r := &c.resp
 	re := response{kind: ib.ReadResponse, psn: psn, msn: r.msn, syndrome: ib.ACK, first: s.first,
@@ -89,8 +89,8 @@ func (c *Connection) queueRead(s served, psn ib.PSN, from Place, n int) {
 	r.responses.push(re)
 }
 
-// repeatRead answers a repeated Read Request that asks for a remembered Read from one of its
-// packets on. It ignores any other request. [ROCE-RESP-4] [ROCE-RESP-6]
+// repeatRead answers a repeated Read Request for a remembered Read, from any packet of the Read on.
+// It ignores any other request. [ROCE-RESP-4] [ROCE-RESP-6]
 func (c *Connection) repeatRead(p *ib.Packet) {
 	s := c.resp.find(ib.Read, p.PSN)
 	if s == nil {

@@ -16,7 +16,7 @@ import (
 
 // The simulation connects two connections by two wires that lose, duplicate, delay and reorder
 // packets. Each end runs a random program. The test follows every byte from request to memory, with
-// code that it does not share with the package. The seed determines a run completely.
+// code not shared with the package. The seed determines a run completely.
 
 var (
 	simSeed = flag.Uint64("sim.seed", 0, "run the one simulation with this seed, and print its packets")

@@ -100,7 +100,7 @@ func (q *requester) deadline() (at Time, ok bool) {
 	return at, ok
 }
 
-// Tick handles the deadlines up to now. Call Transmit after it.
+// Tick handles the deadlines up to now. Call Transmit after Tick.
 func (c *Connection) Tick(now Time) {
 	q, t := &c.req, &c.req.timer
 	if c.failed {

@@ -2,9 +2,9 @@ package rocecore
 
 import "viaduct/internal/wire/ib"
 
-// A window limits the number of unacknowledged packets. A loss halves its size, only once for all
-// packets that were outstanding at the time. Its size grows by one packet for each acknowledged
-// window. [ROCE-REQ-16]
+// A window limits the number of unacknowledged packets. A loss halves the size, only once for all
+// packets outstanding at the time. The size grows by a packet for each acknowledged window.
+// [ROCE-REQ-16]
 type window struct {
 	size, limit int
 	acked       int    // acknowledged packets since size changed
