@@ -42,8 +42,8 @@ type Conn struct {
 	left  int  // number of retransmissions left
 }
 
-// A message is retransmitted after firstGap, then after gaps that double up to lastGap: most times,
-// or mostDReq times if it is a DREQ. [ROCE-CM-7]
+// A message is retransmitted after firstGap, then after gaps doubling up to lastGap: most times, or
+// mostDReq times if it is a DREQ. [ROCE-CM-7]
 const (
 	firstGap = 300 * time.Millisecond
 	lastGap  = 4 * time.Second
@@ -51,7 +51,7 @@ const (
 	mostDReq = 5
 )
 
-// repeat makes m the message that is retransmitted, at most times times.
+// repeat makes m the message to retransmit, at most times times.
 func (c *Conn) repeat(now Time, m ib.CM, times int) {
 	c.again, c.gap, c.left = m, firstGap, times
 	c.due = now + c.gap

@@ -13,8 +13,8 @@
 // A message that needs an answer is retransmitted until the answer arrives. A datagram service is
 // requested with SIDR_REQ and answered with SIDR_REP.
 //
-// A driver calls [Manager.Receive] for each message that has arrived, and [Manager.Tick] at the
-// time of [Manager.Deadline]. After each call of any method it sends the messages that
-// [Manager.Take] returns. No type is safe for concurrent use. There is no promise of compatibility
-// before version 1.
+// A driver calls [Manager.Receive] for each arrived message, and [Manager.Tick] at the time of
+// [Manager.Deadline]. After each call of any method the driver sends the messages of
+// [Manager.Take]. No type is safe for concurrent use. There is no promise of compatibility before
+// version 1.
 package rocecm

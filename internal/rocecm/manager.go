@@ -18,8 +18,8 @@ const (
 )
 
 // A Handler handles the events of connections. The Manager calls a Handler from its own methods,
-// with the locks that the caller of those methods holds. A Handler may call Reject, and no other
-// method of the Manager.
+// with the locks held by the caller of the Manager. A Handler may call Reject, and no other method
+// of the Manager.
 type Handler interface {
 	// Requested handles a REQ or SIDR_REQ of the peer at address from. It returns false if there is
 	// no such service. Otherwise the driver answers with Accept or Reject, at any time.
@@ -29,7 +29,7 @@ type Handler interface {
 	Replied(c *Conn, m *ib.CM)
 	// Established handles an RTU: the peer has confirmed.
 	Established(c *Conn)
-	// Ended reports that the connection no longer exists. m is the message of the peer if it
+	// Ended reports that the connection no longer exists. m is the peer's message if the peer
 	// rejected the connection, and nil otherwise.
 	Ended(c *Conn, why End, m *ib.CM)
 }
@@ -63,8 +63,8 @@ func New(h Handler) *Manager {
 	return &Manager{handler: h, conns: map[uint32]*Conn{}, asked: map[asked]*Conn{}}
 }
 
-// Take returns the messages that are to be sent, and removes them from the Manager. It returns nil
-// if there are none.
+// Take returns the messages to send, and removes them from the Manager. The result is nil if there
+// are none.
 func (m *Manager) Take() []Message {
 	out := m.out
 	m.out = nil

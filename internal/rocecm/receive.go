@@ -7,7 +7,7 @@ import (
 )
 
 // Receive handles a message of the peer at address from to the port at address own. It ignores a
-// message that does not fit the state of its connection.
+// message that does not fit the state of the connection.
 func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 	switch msg.Kind {
 	case ib.CMReq, ib.CMSIDRReq:
@@ -158,7 +158,7 @@ func (m *Manager) disconnected(c *Conn, msg *ib.CM) {
 }
 
 // unknown handles a message for a connection that does not exist. It answers a repeated DREQ, and
-// it rejects a REP, because the peer would retransmit it otherwise. [ROCE-CM-9]
+// rejects a REP, because the peer would otherwise retransmit. [ROCE-CM-9]
 func (m *Manager) unknown(own, from netip.Addr, msg *ib.CM) {
 	r := ib.CM{TID: msg.TID, Local: msg.Remote, Remote: msg.Local}
 	switch msg.Kind {

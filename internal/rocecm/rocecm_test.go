@@ -78,7 +78,8 @@ func (s *side) want(t *testing.T, told ...string) {
 }
 
 // carry delivers the messages of both sides to the other side, encoded and decoded, until neither
-// sends more. It returns their kinds. It drops the messages for which lose returns true.
+// sends more. It returns the kinds of the messages. It drops the messages for which lose returns
+// true.
 func carry(t *testing.T, now Time, a, b *side, lose func(*ib.CM) bool) string {
 	t.Helper()
 	var kinds []string
@@ -284,8 +285,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// FuzzReceive gives a manager the messages of a stranger. The memory they use must be bounded, and
-// its answers must be well formed.
+// FuzzReceive gives a manager the messages of a stranger. The memory used must be bounded, and the
+// answers must be well formed.
 func FuzzReceive(f *testing.F) {
 	f.Add(func() []byte { m := connectReq(); return m.Append(nil) }())
 	f.Add((&ib.CM{Kind: ib.CMDReq, Local: 1, Remote: 2}).Append(nil))
