@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/roceudp"
 )
 
-// A Device is UDP port 4791 of one address of this host, and the memory registered for use through
-// that port. All methods are safe for concurrent use.
+// A Device is UDP port 4791 of an address of this host, and the memory registered for use through
+// the port. All methods are safe for concurrent use.
 type Device struct {
 	port    *roceudp.Port
 	regions *regmem.Registry

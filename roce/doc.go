@@ -1,7 +1,7 @@
 // Package roce implements RoCEv2 over an ordinary UDP socket: the reliable connection, the
 // unreliable connection and the unreliable datagram of InfiniBand, in UDP datagrams to port 4791.
-// Its peers are the Linux kernel's rxe, adapters in RoCE mode, and programs that use this package.
-// It needs no device, no kernel module and no privileges.
+// Peers are the Linux kernel's rxe, adapters in RoCE mode, and programs that use package roce. The
+// package needs no device, no kernel module and no privileges.
 //
 // Names are those of RDMA verbs, and equal those of package iwarp where the idea is the same. A
 // [Device] is an address of this host. A [QueuePair] is connected with the [Endpoint] of its peer;
@@ -18,7 +18,7 @@
 //
 // Posting never waits for the peer, and any goroutine may post. The memory of a request is lent to
 // the queue pair until the request's completion was taken from the queue. If a request of a
-// reliable connection completes with StatusOK, the peer has executed it.
+// reliable connection completes with StatusOK, the peer has executed the request.
 //
 // # Errors
 //
@@ -35,9 +35,9 @@
 //
 // # What is missing
 //
-// Connection management (rdma_cm), shared receive queues, memory windows, XRC, automatic
-// path migration, congestion notification and the extended transport operations. On systems other
-// than Linux the kernel chooses an IPv4 identification that the CRC does not cover, so that only
-// peers that use this package accept the packets; use IPv6 there. Only one process can have port
-// 4791 of an address. The kernel's rxe takes the port of all addresses of its host.
+// Connection management (rdma_cm), shared receive queues, memory windows, XRC, automatic path
+// migration, congestion notification and the extended transport operations. On systems other than
+// Linux the kernel chooses an IPv4 identification that the CRC does not cover, so that only peers
+// with package roce accept the packets; use IPv6 there. Only one process can have port 4791 of an
+// address. The kernel's rxe takes the port of all addresses of its host.
 package roce

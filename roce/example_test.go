@@ -11,7 +11,7 @@ import (
 	"viaduct/roce"
 )
 
-// Two queue pairs of one device write into each other's memory. Between two hosts, each side opens
+// Two queue pairs of a device write into each other's memory. Between two hosts, each side opens
 // its own device, and the sides exchange Local, Key and Addr, for example over TCP.
 func Example() {
 	// Any address of this host will do. Addresses in 127.0.0.0/8 can be reached from this host

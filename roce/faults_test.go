@@ -195,7 +195,7 @@ func (c *conversation) receive(n int) error {
 	return nil
 }
 
-// patient is a timeout that only a fault of this package exceeds: a busy machine delays a goroutine
+// patient is a timeout exceeded only by a fault of the package: a busy machine delays a goroutine
 // for less.
 const patient = 2 * time.Second
 
@@ -278,8 +278,8 @@ func TestBlackoutForever(t *testing.T) {
 	}
 }
 
-// Over a wire that loses packets, an unreliable connection delivers only messages that were sent,
-// each of them whole and in order.
+// Over a wire that loses packets, an unreliable connection delivers only sent messages, each whole
+// and in order.
 func TestFaultsUnreliable(t *testing.T) {
 	t.Parallel()
 	a, b, w := overBadWire(t, Config{Transport: UC, MTU: 1024}, badwire.Faults{Seed: 7, Loss: 0.05})

@@ -146,7 +146,7 @@ type QueuePair struct {
 	flushing bool // guarded by mu: new receives are flushed at once
 }
 
-// The states of a queue pair, which it passes in this order. [ROCE-RESP-16]
+// A queue pair passes its states in this order. [ROCE-RESP-16]
 const (
 	unconnected uint32 = iota
 	connecting

@@ -312,7 +312,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestConnectOnce checks that only one of several concurrent Connects succeeds.
+// TestConnectOnce: only one of several concurrent Connects succeeds.
 func TestConnectOnce(t *testing.T) {
 	da, db := devices(t)
 	for range 500 {
