@@ -3,8 +3,8 @@ package roceudp
 import "viaduct/internal/perturb"
 
 // A backlog is a queue of queue pairs whose packets the goroutine of sendBacklog has to send.
-// Either the socket had no room for the packets, or there were too many for the goroutine that
-// posted them.
+// Either the socket had no room for the packets, or there were too many packets for the posting
+// goroutine.
 type backlog struct {
 	mu    perturb.Mutex
 	pairs []*Pair       // guarded by mu; each pair once, in the order of add

@@ -45,8 +45,7 @@ func joinOn(fd, index int, at netip.AddrPort) error {
 		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}); err != nil {
 			return os.NewSyscallError("bind", err)
 		}
-		// Without this option the socket would also receive groups that other sockets of this host
-		// joined.
+		// By default, the socket would also receive groups joined by other sockets of the host.
 		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0)
 		m := unix.IPMreqn{Multiaddr: at.Addr().As4(), Ifindex: int32(index)}
 		return os.NewSyscallError("setsockopt", unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &m))

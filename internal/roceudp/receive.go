@@ -45,9 +45,9 @@ func (p *Port) receive() {
 	}
 }
 
-// Poll receives the packets that have arrived, without waiting, and reports whether there were any.
-// It handles at most pollMost batches, even if packets arrive without end; the goroutine of the
-// port receives later ones. Poll returns false if another goroutine is receiving, and after Close.
+// Poll receives the arrived packets, without waiting, and reports whether there were any. It
+// handles at most pollMost batches, even if packets arrive without end; the goroutine of the port
+// receives later ones. Poll returns false if another goroutine is receiving, and after Close.
 // [ROCE-NET-8]
 func (p *Port) Poll() bool {
 	if !p.rx.TryLock() {
@@ -62,7 +62,7 @@ func (p *Port) Poll() bool {
 	return any
 }
 
-// pollMost is the greatest number of batches that one call of pollLocked handles.
+// pollMost is the greatest number of batches in one call of pollLocked.
 const pollMost = 4
 
 // pollLocked handles up to pollMost batches of packets. After each batch, every queue pair that got

@@ -184,9 +184,9 @@ type transmission struct {
 }
 
 // send sends the packets of out from number first on. Packets without a destination go to peer.
-// taken is the number of packets the socket accepted; it is less than the number of packets if the
-// socket is full. refused is the number of taken packets that the system refused to send; they
-// count as lost. A closed socket takes and refuses all packets.
+// taken is the number of packets the socket accepted, less than the number of packets if the socket
+// is full. refused is the number of taken packets the system refused to send; refused packets count
+// as lost. A closed socket takes and refuses all packets.
 func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
 	t := s.tx.Get().(*transmission)
 	defer s.tx.Put(t)

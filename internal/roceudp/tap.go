@@ -2,9 +2,9 @@ package roceudp
 
 import "net/netip"
 
-// A Tap is called with every packet of a port, including its invariant CRC: the sent packets, and
-// all received packets, even those that the port drops. Several goroutines may call it at the same
-// time. It must not keep b.
+// A Tap is called with every packet of a port, including the invariant CRC: the sent packets, and
+// all received packets, even dropped packets. Several goroutines may call a Tap at the same time. A
+// Tap must not keep b.
 type Tap func(out bool, src, dst netip.AddrPort, b []byte)
 
 // SetTap makes tap receive all later packets.
