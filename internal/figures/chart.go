@@ -69,7 +69,7 @@ type style struct {
 }
 
 // chartStyles are the styles of all charts, so that one program looks the same in each chart. Of
-// several prefixes that fit a name, the longest counts. The marks of shared memory are hollow.
+// several prefixes fitting a name, the longest counts. The marks of shared memory are hollow.
 var chartStyles = []style{
 	{"vitcp", "#0969da", "#58a6ff", `<circle r="4"/>`},
 	{"iwarp", "#cf222e", "#ff7b72", `<rect x="-4" y="-4" width="8" height="8"/>`},
@@ -81,9 +81,9 @@ var chartStyles = []style{
 	{"libfabric shm", "#1b7c83", "#39c5cf", `<path d="M0,5L5,-4L-5,-4Z" class="hollow"/>`},
 }
 
-// styles returns the number of each line's style: its index in chartStyles, plus the length of
-// chartStyles for each time that the style is used again. A line without a style that fits and is
-// free has the first free style.
+// styles returns the number of each line's style: the index in chartStyles, plus the length of
+// chartStyles for each further use of the style. A line without a fitting free style has the first
+// free style.
 func (c *Chart) styles() []int {
 	chosen := make([]int, len(c.Lines))
 	taken := map[int]bool{}

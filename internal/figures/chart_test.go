@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// drawings returns the charts of the results, and charts of values that no measurement gave.
+// drawings returns the charts of the results, and charts of values from no measurement.
 func drawings(t *testing.T) []Chart {
 	r, err := Read(root)
 	if err != nil || len(r.Pictures) != 4 {
@@ -33,9 +33,8 @@ func drawings(t *testing.T) []Chart {
 
 func number(s string) float64 { v, _ := strconv.ParseFloat(s, 64); return v }
 
-// TestPictures checks that text neither overlaps nor leaves the picture, that points lie in the
-// plot, that each line is in the legend, and that there are colours for light pages and for dark
-// ones.
+// TestPictures: text neither overlaps nor leaves the picture, points lie in the plot, each line is
+// in the legend, and there are colours for light and for dark pages.
 func TestPictures(t *testing.T) {
 	for _, p := range drawings(t) {
 		svg := string(p.svg())
@@ -94,7 +93,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// TestPage checks that the charts of a page are one below the other, and the caption below all.
+// TestPage: the charts of a page are one below the other, and the caption below all.
 func TestPage(t *testing.T) {
 	a, b := drawings(t)[0], drawings(t)[1]
 	svg := string(Page("the <caption>", []*Chart{&a, &b}))
@@ -125,10 +124,9 @@ func points(svg string) (all [][2]float64) {
 	return all
 }
 
-// TestAxes checks that the axes are as their labels say. On a logarithmic axis, the distance of two
-// points is proportional to the logarithm of the ratio of their values, and ticks are where such
-// points would be. On an axis of odds, the distance is proportional to the logarithm of the ratio
-// of the odds.
+// TestAxes: the axes are as their labels say. On a logarithmic axis, the distance of two points is
+// proportional to the logarithm of the ratio of their values, and ticks are where such points would
+// be. On an axis of odds, the distance is proportional to the logarithm of the ratio of the odds.
 func TestAxes(t *testing.T) {
 	for _, p := range drawings(t)[:4] {
 		svg := string(p.svg())
@@ -195,8 +193,7 @@ func bent(all [][2]float64) string {
 	return ""
 }
 
-// TestStyles checks that a line looks the same in every chart, and that no two lines of a chart
-// look the same.
+// TestStyles: a line looks the same in every chart, and no two lines of a chart look the same.
 func TestStyles(t *testing.T) {
 	for _, c := range []struct {
 		names string
@@ -225,7 +222,7 @@ func TestStyles(t *testing.T) {
 	}
 }
 
-// TestNiceTicks checks that an axis has some values, and not too many.
+// TestNiceTicks: an axis has some values, and not too many.
 func TestNiceTicks(t *testing.T) {
 	for _, c := range [][2]float64{{1, 10}, {0.9, 2.1}, {3, 7}, {0.01, 20}, {1e-3, 1e3}, {4, 9000}} {
 		if n := len(niceTicks(c[0], c[1])); n < 1 || n > 12 {

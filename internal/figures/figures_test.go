@@ -10,15 +10,15 @@ import (
 
 const root = "../.."
 
-// TestFigures checks that the tables and pictures of the documents are made from the results, and
-// that the other pages for strangers have no figure that is missing in the results.
+// TestFigures: the tables and pictures of the documents are made from the results, and the other
+// pages for strangers have no figure missing in the results.
 func TestFigures(t *testing.T) {
 	for _, p := range problems(t, root) {
 		t.Error(p)
 	}
 }
 
-// TestFiguresChanged checks that problems finds each kind of change.
+// TestFiguresChanged: problems finds each kind of change.
 func TestFiguresChanged(t *testing.T) {
 	for _, c := range []struct{ name, file, old, new string }{
 		{"a cell of the table of peers", page, "| 7.92 GB/s |", "| 7.93 GB/s |"},

@@ -1,6 +1,5 @@
 // Package figures stores the measured figures in one file, results.json. From this file it makes
-// the tables of docs/performance.md and the pictures of that page. Its test compares the documents
-// with the file.
+// the tables and the pictures of docs/performance.md. A test compares the documents with the file.
 package figures
 
 import (

@@ -15,8 +15,8 @@ type Table struct {
 	Below []string `json:"below"` // lines below the table
 }
 
-// Stale is the verdict of a row that was measured before a change that affects the figures. It is
-// written into the results by hand.
+// Stale is the verdict of a row measured before a change that affects the figures. Stale is written
+// into the results by hand.
 const Stale = "stale"
 
 // Row joins cells. It puts each cell on one line, and replaces bars in a cell by slashes.
