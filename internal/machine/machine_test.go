@@ -17,7 +17,7 @@ type event uint8
 
 var table = machine.NewTable(3, 2, []machine.Arrow[state, event]{{0, 0, 1}, {1, 1, 2}})
 
-// TestMove checks that an event with an arrow changes the state, and that any other event does not.
+// TestMove: an event with an arrow changes the state, and any other event does not.
 func TestMove(t *testing.T) {
 	var l machine.Life[state]
 	for i, c := range []struct {
@@ -33,8 +33,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestMoveOnce checks that only one of several goroutines that report an event at once sees the
-// change.
+// TestMoveOnce: if several goroutines report an event at once, only one sees the change.
 func TestMoveOnce(t *testing.T) {
 	for range 3000 {
 		var l machine.Life[state]
