@@ -1,5 +1,5 @@
-// Package budget decides whether an effort that may not pay off is worth making, such as polling
-// before sleeping, reading ahead, or collecting small frames into one write.
+// Package budget decides whether an uncertain effort is worth making, for example polling before
+// sleeping, reading ahead, or collecting small frames into one write.
 package budget
 
 import "sync/atomic"
@@ -12,9 +12,9 @@ type Rule struct {
 }
 
 // A Budget remembers whether an effort paid off. After a miss the next occasion is skipped; after
-// further misses 3, 7, 15 and so on up to Rule.Max are skipped. Hits halve that number. The zero
-// value is ready for use, with the same Rule in each call. All methods may be called by several
-// goroutines at once.
+// further misses 3, 7, 15 and so on up to Rule.Max are skipped. Hits halve the number of skipped
+// occasions. The zero value is ready for use, with the same Rule in each call. All methods may be
+// called by several goroutines at once.
 type Budget struct {
 	misses  atomic.Int32 // misses in a row
 	hits    atomic.Int32 // hits since the penalty last fell
@@ -22,8 +22,8 @@ type Budget struct {
 	skip    atomic.Int32 // occasions still to be skipped
 }
 
-// Worth reports whether to make the effort on this occasion. If it returns false, the occasion
-// counts as skipped.
+// Worth reports whether to make the effort now. If the result is false, the occasion counts as
+// skipped.
 func (b *Budget) Worth() bool {
 	if b.skip.Load() <= 0 {
 		return true

@@ -72,7 +72,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// An effort that never pays off is seldom made, and one that always pays off always.
+// An effort that never pays off is seldom made, and an effort that always pays off is always made.
 func TestShare(t *testing.T) {
 	var b Budget
 	rule := &Rule{Grace: 4, Max: 15}
