@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestLocks checks that the locks exclude each other in every build, and that any number of
-// goroutines may call Point.
+// TestLocks: the locks exclude each other in every build, and any number of goroutines may call
+// Point.
 func TestLocks(t *testing.T) {
 	var (
 		mu Mutex
