@@ -95,8 +95,7 @@ func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) { // [VIA 5.1] [VIA 5
 
 // maxPendingErrors is the maximum number of asynchronous errors waiting for a handler. It exists
 // because at Unreliable Delivery a peer can cause an error with every message. Beyond the maximum,
-// errors that leave the VI connected are dropped. The error at the end of a connection is always
-// reported.
+// errors that leave the VI connected are dropped. An error ending a connection is always reported.
 const maxPendingErrors = 1024
 
 func (a *async) raise(d ErrorDescriptor) {

@@ -31,8 +31,8 @@ func (s *side) init(v *VI, cq *CompletionQueue, isRecv bool, limit int) {
 }
 
 // publish copies a descriptor's result into the status. The caller holds the queue's lock and
-// publishes in posting order. After the error at the end of the connection publish flushes every
-// later descriptor, also a descriptor finished before the error was published. [VIA-4.4-5]
+// publishes in posting order. After an error ending the connection publish flushes every later
+// descriptor, also a descriptor finished before the error was published. [VIA-4.4-5]
 func (s *side) publish(d *Descriptor) {
 	if s.failed.Load() {
 		d.result = d.result&^StatusErrorMask | StatusFlushed
