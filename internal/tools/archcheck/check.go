@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A pkg is one package of the module, as go list prints it.
+// A pkg is a package of the module in the output of go list.
 type pkg struct {
 	ImportPath   string
 	Imports      []string
@@ -66,7 +66,7 @@ func (c *checker) pkg(p pkg) {
 	}
 }
 
-// arrow checks one import of a package outside of its tests.
+// arrow checks an import of a package outside of the package's tests.
 func (c *checker) arrow(at string, r *rule, importPath string) {
 	to, ours := c.path(importPath)
 	switch {
@@ -114,9 +114,9 @@ func (c *checker) ours(at string, r *rule, to string) {
 	}
 }
 
-// testArrow checks one import of a test. A test may do what its package may, and use the test kit
-// and its own package. Tests of packages other than tools may also use any codec and any internal
-// package.
+// testArrow checks an import of a test. A test may do what its package may, and use the test kit
+// and the package itself. Tests of packages other than tools may also use any codec and any
+// internal package.
 func (c *checker) testArrow(at string, r *rule, importPath string) {
 	to, ours := c.path(importPath)
 	switch {
@@ -133,7 +133,7 @@ func (c *checker) testArrow(at string, r *rule, importPath string) {
 	}
 }
 
-// ruleFor returns the rule with the longest place that fits path, or nil if no place fits.
+// ruleFor returns the rule with the longest fitting place for path, or nil if no place fits.
 func ruleFor(path string) *rule {
 	var best *rule
 	for i := range rules {
@@ -144,7 +144,7 @@ func ruleFor(path string) *rule {
 	return best
 }
 
-// narrower reports whether r is the more specific rule of two that apply to a package.
+// narrower reports whether r is more specific than another rule for the same package.
 func (r *rule) narrower(than *rule) bool {
 	a, below := strings.CutSuffix(r.place, "/...")
 	b, _ := strings.CutSuffix(than.place, "/...")
@@ -160,20 +160,20 @@ func fits(path, place string) bool {
 	return path == base || below && strings.HasPrefix(path, base+"/")
 }
 
-// allows reports whether a rule permits importing the package at path. places are the imports that the
-// rule permits, and t is the imported package's own rule.
+// allows reports whether a rule permits importing the package at path. places are the rule's
+// permitted imports, and t is the imported package's own rule.
 func allows(places []string, path string, t *rule) bool {
 	return slices.ContainsFunc(places, func(place string) bool {
 		return fits(path, place) && (place != "internal/..." || t.kind == internal)
 	})
 }
 
-// within reports whether importPath is one of the paths or below one.
+// within reports whether importPath is in paths, or below a path there.
 func within(importPath string, paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { return fits(importPath, p+"/...") })
 }
 
-// isStandard reports whether an import path belongs to the standard library: its first element has
+// isStandard reports whether an import path belongs to the standard library: the first element has
 // no dot.
 func isStandard(importPath string) bool {
 	first, _, _ := strings.Cut(importPath, "/")

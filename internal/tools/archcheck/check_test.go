@@ -139,8 +139,7 @@ func TestTestArrows(t *testing.T) {
 	}
 }
 
-// TestExamples: only the external tests of a package may import the packages that its examples
-// need.
+// TestExamples: only the external tests of a package may import the packages for the examples.
 func TestExamples(t *testing.T) {
 	for at, paths := range inExamples {
 		for _, to := range paths {
@@ -168,8 +167,8 @@ func TestSameOffenceOnce(t *testing.T) {
 	}
 }
 
-// TestRules: each rule has its own place, and the tree has a package there, so that the rule of a
-// removed package is removed too.
+// TestRules: each rule has a place of its own, and the tree has a package there, so that the rule
+// of a removed package is removed too.
 func TestRules(t *testing.T) {
 	t.Chdir("../../..")
 	pkgs, err := list("linux")
@@ -196,7 +195,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestList reads this package's own imports through the go command.
+// TestList reads the package's own imports through the go command.
 func TestList(t *testing.T) {
 	pkgs, err := list("linux")
 	if err != nil {

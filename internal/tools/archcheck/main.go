@@ -40,7 +40,7 @@ func run() ([]string, error) {
 	return check(strings.TrimSpace(string(module)), all), nil
 }
 
-// list returns the packages of the module that go list prints for one system.
+// list returns the packages of the module printed by go list for a system.
 func list(goos string) ([]pkg, error) {
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
 	cmd.Env = append(os.Environ(), "GOOS="+goos, "CGO_ENABLED=0")
@@ -61,7 +61,7 @@ func list(goos string) ([]pkg, error) {
 	}
 }
 
-// explain adds the standard error of a failed command to its error.
+// explain adds the standard error of a failed command to the error.
 func explain(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {

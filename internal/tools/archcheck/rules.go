@@ -1,7 +1,7 @@
 package main
 
-// A rule lists the allowed imports of the packages in one place. Places and arrows are paths
-// relative to the module; "vi" stands for that package, "vi/..." for it and everything below it.
+// A rule lists the allowed imports of the packages in a place. Places and arrows are paths relative
+// to the module; "vi" stands for the package, "vi/..." for the package and everything below.
 // "internal/..." among the imports means the packages of the kind internal alone: an engine, a core
 // or a codec below internal must be listed by its own name.
 type rule struct {
@@ -26,8 +26,8 @@ const (
 	docs     // the front page
 )
 
-// rules is the picture. The rule of a package is the one with the longest matching place. A package
-// without a rule is an offence, so that the picture stays complete.
+// rules is the picture. The longest matching place gives the rule of a package. A package without a
+// rule is an offence, so that the picture stays complete.
 var rules = []rule{
 	{".", nil, docs},
 
@@ -83,8 +83,8 @@ var rules = []rule{
 	{"internal/replay", []string{"iwarp", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap"}, testOnly},
 }
 
-// notInCodecs are the packages of the standard library that a codec or a core must not import,
-// because they do input or output, or share state.
+// notInCodecs are the packages of the standard library no codec or core may import, because they do
+// input or output, or share state.
 var notInCodecs = map[string]bool{
 	"context":     true,
 	"net":         true,
@@ -99,11 +99,11 @@ var notInCodecs = map[string]bool{
 	"unsafe":      true,
 }
 
-// inLibraries are the modules that a library package may import besides the standard library. Every
+// inLibraries are the modules a library package may import besides the standard library. Every
 // package except programs and tools is a library package.
 var inLibraries = []string{"golang.org/x/sys"}
 
-// inTests are further modules that tests of library packages may import.
+// inTests are further modules for tests of library packages.
 var inTests = []string{
 	"github.com/google/go-cmp",
 	"go.uber.org/goleak",
@@ -112,7 +112,7 @@ var inTests = []string{
 }
 
 // inExamples are further imports of the external tests of a package. Their examples show the
-// package in a program, which needs packages that the package itself must not import.
+// package in a program with packages the package itself must not import.
 var inExamples = map[string][]string{
 	"vi":       {"vitcp"},
 	"samehost": {"iwarp"},

@@ -383,9 +383,9 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestModule runs the tool on this module: its matrices must be readable. The command checks that
-// every citation resolves, because its complete list is more useful than the first failure of a
-// test.
+// TestModule runs the tool on the module itself: the matrices must be readable. The command checks
+// that every citation resolves, because the command's complete list is more useful than the first
+// failure of a test.
 func TestModule(t *testing.T) {
 	root, err := register.ModuleRoot()
 	if err != nil {
@@ -410,7 +410,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestDocTags: a citation is a problem in a comment that go doc shows, and in no other comment.
+// TestDocTags: a citation is a problem in a comment shown by go doc, and in no other comment.
 func TestDocTags(t *testing.T) {
 	const good = `// Package p is one.
 package p

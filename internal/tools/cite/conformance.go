@@ -18,8 +18,8 @@ const (
 	pagesDir  = "docs/conformance"
 )
 
-// pages renders the conformance pages: an index, and one page for each file of
-// docs/requirements. The names are slash-separated paths from the root.
+// pages renders the conformance pages: an index, and a page for each file of docs/requirements. The
+// names are slash-separated paths from the root.
 func pages(g *register.Register) map[string][]byte {
 	out := make(map[string][]byte)
 	var index bytes.Buffer
@@ -97,8 +97,8 @@ func render(d *register.Document, b *bytes.Buffer) {
 	}
 }
 
-// links lists places as links to their files with the names of the declarations, file by file. It
-// omits line numbers, because they change too often.
+// links lists places as links to their files with the names of the declarations, file by file. Line
+// numbers are omitted, because they change too often.
 func links(ps []register.Place) string {
 	byFile := make(map[string][]string)
 	var files []string
@@ -123,7 +123,7 @@ func links(ps []register.Place) string {
 	return strings.Join(out, ", ")
 }
 
-// anchor returns the fragment by which a link names the heading title.
+// anchor returns the fragment of a link to the heading title.
 func anchor(title string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -153,7 +153,7 @@ func writePages(g *register.Register, root string) error {
 	return nil
 }
 
-// stale returns the pages that differ from the files under root.
+// stale returns the pages different from the files under root.
 func stale(g *register.Register, root string) (names []string) {
 	for name, b := range pages(g) {
 		got, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))

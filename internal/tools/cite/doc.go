@@ -1,7 +1,7 @@
 // Cite ties the code to the requirement matrices of docs/requirements.
 //
-// It reads every citation in the Go files of the module, checks that each one names a row or a
-// recorded decision that exists, and reports rows without code and rows without a test:
+// It reads every citation in the Go files of the module, checks that each names an existing row or
+// recorded decision, and reports rows without code and rows without a test:
 //
 //	go run ./internal/tools/cite              # the rows still open
 //	go run ./internal/tools/cite -only MPA    # those of one document
@@ -21,26 +21,26 @@
 //	[D-40]                     a recorded decision
 //	[SDP 9.5.1]                a section; only its key is checked
 //
-// Comments of the public packages that go doc shows have no citations, and -check refuses them. In
-// those packages a tag stands after the first line of a function or struct; in a list at the end of
-// a group or struct, as "// Port [SDP-7.4-1], MessageLen [SDP-7.3-1]."; or above the comment,
-// separated from it by an empty line.
+// Comments of the public packages shown by go doc have no citations, and -check refuses citations
+// there. In the public packages a tag stands after the first line of a function or struct; in a
+// list at the end of a group or struct, as "// Port [SDP-7.4-1], MessageLen [SDP-7.3-1]."; or above
+// the comment, separated by an empty line.
 //
 // In test files, tags in strings count too, as in t.Errorf("[SDP-12.4-3] ..."), and so do the first
 // words of a string, so that names of subtests count: t.Run("SDP-12.4-3", ...).
 //
-// A citation in a file whose name ends in _test.go, in a package of a test suite (its directory
-// ends in "test", as vitest), or anywhere under interop, counts as a test; any other as code. A
-// citation in a fake counts as neither. Fakes are packages below a test suite, packages named like
-// msgfake, and testkit. The tool does not read directories called testdata, nor the tools.
+// A citation in a file named *_test.go, in a package of a test suite (in a directory named *test,
+// such as vitest), or anywhere under interop, counts as a test; any other as code. A citation in a
+// fake counts as neither. Fakes are packages below a test suite, packages named like msgfake, and
+// testkit. The tool does not read directories called testdata, nor the tools.
 //
-// A row needs no test if docs/requirements/exceptions.md has a line for it that begins with
-// "untested". It needs neither code nor test if the line begins with "n/a" or "deviates", or if the
-// matrix itself marks it "n/a:". Deviating rows are counted separately from kept ones.
+// A row needs no test if its line in docs/requirements/exceptions.md begins with "untested". It
+// needs neither code nor test if the line begins with "n/a" or "deviates", or if the matrix itself
+// marks the row "n/a:". Deviating rows are counted separately from kept rows.
 //
 // Tests in C, files below a directory test, cite in comments.
 //
-// A citation in a test file belongs at the test that fails, or at a case of its table. With
+// A citation in a test file belongs at the failing test, or at a case of the test's table. With
 // -helpers the tool lists the citations at other functions.
 //
 // The exit status is 1 if a citation or an exception names no row, or if -check finds a stale page

@@ -16,8 +16,8 @@ import (
 
 var docTag = regexp.MustCompile(`\[([A-Z][A-Z0-9]*)[- ][A-Z0-9][^\[\]]*\]`)
 
-// docTags returns the citations that go doc would show: those in the documentation of exported
-// names of the public packages.
+// docTags returns the citations go doc would show: in the documentation of exported names of the
+// public packages.
 func docTags(g *register.Register, root string) (problems []string, err error) {
 	dirs, err := os.ReadDir(root)
 	if err != nil {
@@ -43,7 +43,7 @@ func docTags(g *register.Register, root string) (problems []string, err error) {
 		if len(parsed) == 0 || parsed[0].Name.Name == "main" {
 			continue
 		}
-		// Like go doc, this drops unexported names with their comments.
+		// Like go doc, NewFromFiles drops unexported names with their comments.
 		p, err := doc.NewFromFiles(fset, parsed, d.Name())
 		if err != nil {
 			return nil, err
@@ -61,16 +61,17 @@ func docTags(g *register.Register, root string) (problems []string, err error) {
 	return problems, nil
 }
 
-// A comment is the text of a documentation comment with its position, or that of its declaration.
+// A comment is the text of a documentation comment with the comment's or the declaration's
+// position.
 type comment struct {
 	text string
 	at   token.Pos
 }
 
-// shown returns the comments that go doc shows for package p. first is one of its files.
+// shown returns the comments go doc shows for package p. first is a file of p.
 func shown(p *doc.Package, first *ast.File) []comment {
 	out := []comment{{p.Doc, first.Pos()}}
-	// Take the comments that doc.New has moved out of the declarations. Those of fields and values
+	// Take the comments doc.New has moved out of the declarations. Comments of fields and values
 	// stay in the syntax tree.
 	add := func(text string, d ast.Node) { out = append(out, comment{text, d.Pos()}) }
 	decl := func(text string, d ast.Node) {

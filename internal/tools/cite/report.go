@@ -11,8 +11,7 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// counts are the figures of one document. Every row is in exactly one of the five fields after
-// rows.
+// counts are the figures of a document. Every row is in exactly one of the five fields after rows.
 type counts struct {
 	rows, kept, deviates, excepted, untested, open int
 }
@@ -63,7 +62,7 @@ func sourcesOf(d *register.Document) string {
 	return strings.Join(names, ", ")
 }
 
-// printSummary prints one line per document, with the sources of its rows if the matrix has them.
+// printSummary prints a line per document, with the sources of the rows if the matrix has sources.
 func printSummary(g *register.Register, w io.Writer, wanted func(string) bool) {
 	fmt.Fprintf(w, "%-36s %5s %6s %9s %9s %9s %6s\n", "document", "rows", "kept", "deviates", "excepted", "untested", "open")
 	line := func(title string, c counts) {
@@ -111,8 +110,8 @@ func printMissing(g *register.Register, w io.Writer, wanted func(string) bool) {
 	}
 }
 
-// printHelpers prints the rows that are cited in helpers of test files, and how
-// many of them no test cites itself.
+// printHelpers prints the rows cited in helpers of test files, and the number of cited rows without
+// a citing test.
 func printHelpers(g *register.Register, w io.Writer, wanted func(string) bool) {
 	rows, only := 0, 0
 	for i := range g.Docs {

@@ -21,8 +21,8 @@ type comment struct {
 	shown bool // by go doc
 }
 
-// comments returns all comments of the package in dir, and the names by which its files
-// import internal packages.
+// comments returns all comments of the package in dir, and the import names of internal packages in
+// the files.
 func comments(dir string) (texts []comment, internal []string, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -90,7 +90,7 @@ var (
 	docLink = regexp.MustCompile(`\[\*?((?:[a-z]\w*\.)?[A-Z]\w*(?:\.[A-Z]\w*)?)\]`)
 	// dotted matches a name in prose: Type.Member, pkg.Name, pkg.Type.Member.
 	dotted = regexp.MustCompile(`\b(?:[a-z]\w*\.)?[A-Z]\w*(?:\.[A-Z]\w*)?\b`)
-	// fileName matches the name of a file, which dotted would take for a Go name.
+	// fileName matches the name of a file. Otherwise dotted would take the name for a Go name.
 	fileName = regexp.MustCompile(`[\w/]+\.(?:md|txt|go|toml)\b`)
 )
 
@@ -101,8 +101,8 @@ type glossary struct {
 	internal []string                  // names of the internal packages that pkg imports
 }
 
-// faults returns the faults of the names in a comment: links without a target, members that a type
-// does not have, and, in comments that go doc shows, names of internal packages.
+// faults returns the faults of the names in a comment: links without a target, missing members of a
+// type, and, in comments shown by go doc, names of internal packages.
 func (g *glossary) faults(c comment) (found []string) {
 	text := fileName.ReplaceAllString(c.text, "")
 	for _, m := range docLink.FindAllStringSubmatch(text, -1) {
@@ -127,13 +127,13 @@ func (g *glossary) faults(c comment) (found []string) {
 	return found
 }
 
-// known reports whether name exists in the package, or in the public package that it begins with.
-// sure is false if name belongs to another package.
+// known reports whether name exists in the package, or in the public package named at its
+// beginning. sure is false if name belongs to another package.
 func (g *glossary) known(name string) (known, sure bool) {
 	parts := strings.Split(name, ".")
 	pkg := g.pkg
 	if token.IsExported(parts[0]) {
-		// The name belongs to this package.
+		// The name belongs to the package itself.
 	} else if pkg = g.public[parts[0]]; pkg == nil {
 		return false, false
 	} else {

@@ -1,9 +1,8 @@
 // Command face prints the exported names of the public packages. It finds three faults: an exported
-// name whose type mentions an internal package of this module, even by an alias, because a program
-// outside can't look that type up; a comment that names something that does not exist; and a
-// comment that names something internal. It also counts the names: functions, types, methods
-// (including those of interfaces), constants and variables, without the fields of structs. An alias
-// is one name.
+// name whose type mentions an internal package of the module, even by an alias, because a program
+// outside can't look the type up; a comment naming something missing; and a comment naming
+// something internal. Face also counts the names: functions, types, methods (including those of
+// interfaces), constants and variables, without the fields of structs. An alias counts as a name.
 //
 //	go run ./internal/tools/face          # the exported names that mention internal types
 //	go run ./internal/tools/face -all     # every exported name
@@ -31,11 +30,11 @@ import (
 	"strings"
 )
 
-// public are the packages that programs outside the module use. A test finds missing ones.
+// public are the packages for programs outside the module. A test finds missing packages.
 var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap", "samehost", "registry", "debug", "roce", "nvme"}
 
-// limit is the number of names that the public packages may export together, because each must be
-// learned and maintained. A name that no program needs is unexported, or moved below internal.
+// limit is the number of names the public packages may export together, because each must be
+// learned and maintained. A name no program needs is unexported, or moved below internal.
 const limit = 805
 
 const module = "viaduct"
@@ -136,7 +135,7 @@ func count(w io.Writer, names []name) (total int) {
 	return total
 }
 
-// compare returns the names that are only in now, and those that are only in known.
+// compare returns the names only in now, and the names only in known.
 func compare(known, now []string) (fresh, gone []string) {
 	for _, o := range now {
 		if !slices.Contains(known, o) {
@@ -205,8 +204,8 @@ func load(root string) (pkgs []*types.Package, err error) {
 	return pkgs, nil
 }
 
-// face lists the exported names of a package with the internal types that they mention, in
-// alphabetical order.
+// face lists the exported names of a package with the mentioned internal types, in alphabetical
+// order.
 func face(pkg *types.Package) (names []name) {
 	add := func(path string, t types.Type, member bool) {
 		m := mentions{seen: map[types.Type]bool{}}
@@ -273,7 +272,7 @@ func (m *mentions) walk(t types.Type) {
 	m.seen[t] = true
 	switch t := t.(type) {
 	case *types.Alias:
-		// An alias of a public package is reported at its declaration.
+		// An alias of a public package is reported at the declaration.
 		if o := t.Obj(); o.Pkg() == nil || isInternal(o.Pkg().Path()) {
 			m.walk(types.Unalias(t))
 		}

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// TestFace: the public packages export no name with an internal type that is not in known.txt, and
+// TestFace: the public packages export no name with an internal type missing in known.txt, and
 // together no more names than the limit.
 func TestFace(t *testing.T) {
 	var out bytes.Buffer
@@ -24,7 +24,7 @@ func TestFace(t *testing.T) {
 	}
 }
 
-// TestPublic: every package that another module can import is counted.
+// TestPublic: every package importable by another module is counted.
 func TestPublic(t *testing.T) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -83,7 +83,7 @@ func f() {}
 	}
 }
 
-// fakeImporter knows one internal package.
+// fakeImporter knows a single internal package.
 type fakeImporter struct{ types.Importer }
 
 func (f fakeImporter) Import(path string) (*types.Package, error) {
@@ -103,8 +103,8 @@ func check(im types.Importer, path, src string) (*types.Package, error) {
 	return c.Check(path, fset, []*ast.File{f}, nil)
 }
 
-// TestMentions: an internal type is found wherever a type expression has it, in an alias and where
-// a public alias exists, but not inside a named type.
+// TestMentions: an internal type is found anywhere in a type expression, in an alias and where a
+// public alias exists, but not inside a named type.
 func TestMentions(t *testing.T) {
 	pkg, err := check(fakeImporter{importer.Default()}, "viaduct/pub", `package pub
 import "viaduct/internal/secret"
@@ -144,7 +144,7 @@ func TestCompare(t *testing.T) {
 }
 
 // TestDocFaults: a comment may name exported names of the public packages, but no removed or
-// internal ones.
+// internal names.
 func TestDocFaults(t *testing.T) {
 	other, err := check(fakeImporter{importer.Default()}, "viaduct/other", `package other
 type Server struct { Addr string }

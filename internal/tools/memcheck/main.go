@@ -1,21 +1,21 @@
-// Memcheck runs a program that uses libvipl under valgrind and reports the errors of the C code:
+// Memcheck runs a program with libvipl under valgrind and reports the errors of the C code:
 //
 //	go run ./internal/tools/memcheck [-v] PROGRAM ARGS...
 //
 // Half of the library is Go, whose runtime reads uninitialised memory on purpose: it copies growing
-// stacks, reuses stacks of ended goroutines, and passes such memory to system calls. Valgrind
-// reports all of that. Suppressing it by the name of a function or of a system call would also hide
-// the same mistake of C code, so no suppressions are used. An error is left out only if
+// stacks, reuses stacks of ended goroutines, and passes uninitialised memory to system calls.
+// Valgrind reports all of these reads. Suppressing them by the name of a function or of a system
+// call would also hide the same mistake of C code, so no suppressions are used. An error is left
+// out only if
 //
-//   - it was found in the Go half, which means that the innermost function of its first stack is
-//     Go's, and
-//   - no stack of it names our C code, of the library or the program: neither the stack of the
-//     error itself, nor the stack where its memory was allocated or freed, nor the stack where an
+//   - it was found in the Go half: the innermost function of the first stack is Go's, and
+//   - no stack names our C code, of the library or the program: neither the stack of the error
+//     itself, nor the stack where the memory was allocated or freed, nor the stack where an
 //     uninitialised value came from.
 //
-// So the report includes an uninitialised byte of the program that reaches a system call of the Go
-// half, and freed memory of the program that the Go half reads. Omitted errors are counted by their
-// kind and, for a system call, by its argument; -v lists the functions in which they were found.
+// So the report includes an uninitialised byte of the program in a system call of the Go half, and
+// freed memory of the program read by the Go half. Omitted errors are counted by kind and, for a
+// system call, by argument; -v lists the functions at fault.
 //
 // The exit status is 9 if something is reported, and otherwise the program's.
 package main
@@ -59,15 +59,15 @@ func run(args []string, verbose bool) (status int, err error) {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "errors.xml")
-	// Valgrind runs one thread at a time. Without a fair lock a thread that polls can keep the
-	// others from running for a minute.
+	// Valgrind runs one thread at a time. Without a fair lock a polling thread can keep the others
+	// from running for a minute.
 	cmd := exec.Command("valgrind", append([]string{
 		"--xml=yes", "--xml-file=" + file, "--error-limit=no", "--leak-check=no", "--track-origins=yes", "--num-callers=40",
 		"--max-stackframe=20000000", "--child-silent-after-fork=yes", "--fair-sched=yes",
 	}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// Valgrind always reports that the processor has RDTSCP. On a processor without it, as in some
-	// virtual machines, it ends the program at the instruction.
+	// Valgrind always reports a processor with RDTSCP. On a processor without RDTSCP, as in some
+	// virtual machines, valgrind ends the program at the instruction.
 	cmd.Env = append(os.Environ(), "GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",cpu.rdtscp=off", ","))
 	if err := cmd.Run(); err != nil {
 		var exit *exec.ExitError
@@ -95,7 +95,7 @@ func run(args []string, verbose bool) (status int, err error) {
 	return status, nil
 }
 
-// A frame is one function of a stack.
+// A frame is a function of a stack.
 type frame struct {
 	Object   string `xml:"obj"`
 	Function string `xml:"fn"`
@@ -108,7 +108,7 @@ type stack struct {
 	Frames []frame `xml:"frame"`
 }
 
-// A problem is an error that valgrind reports.
+// A problem is an error reported by valgrind.
 type problem struct {
 	Kind   string   `xml:"kind"`
 	What   string   `xml:"what"`
@@ -121,7 +121,7 @@ type problem struct {
 // leftOut counts the omitted errors.
 type leftOut map[string]map[string]int // by kind, then by function
 
-// read divides the errors of a report into reported and omitted ones.
+// read divides the errors of a report into reported and omitted errors.
 func read(r io.Reader) (found []problem, left leftOut, err error) {
 	left = make(leftOut)
 	d := xml.NewDecoder(r)
@@ -157,12 +157,12 @@ func read(r io.Reader) (found []problem, left leftOut, err error) {
 	}
 }
 
-// library is the name of the object that has both halves.
+// library is the name of the object with both halves.
 const library = "libvipl.so"
 
-// isGo reports whether a frame belongs to the Go half: its file is a Go file, or assembler of the
-// runtime. A function that the compiler generates has no file, but a name that no C function
-// without a file has.
+// isGo reports whether a frame belongs to the Go half: the file is a Go file, or assembler of the
+// runtime. A function generated by the compiler has no file, but a name unlike any C function
+// without a file.
 func (f frame) isGo() bool {
 	if !strings.HasPrefix(f.Object, library) {
 		return false
@@ -177,7 +177,7 @@ func (f frame) isGo() bool {
 }
 
 // isOurs reports whether a frame belongs to our C code: the library's C half, or the program. The
-// program is every object that is neither the library nor the system's.
+// program is every object except the library and the system's.
 func (f frame) isOurs() bool {
 	switch {
 	case strings.HasPrefix(f.Object, library):
@@ -194,7 +194,8 @@ func (f frame) isOurs() bool {
 	return true
 }
 
-// base strips the directories of files and objects, because compilers record them differently.
+// base strips the directories of files and objects, because compilers record directories
+// differently.
 func (p *problem) base() {
 	for _, s := range p.Stacks {
 		for i := range s.Frames {

@@ -27,8 +27,8 @@ func report(first string, about ...string) string {
 	return s + "</error>"
 }
 
-// TestRead: an error is reported if the C code has a part in it, or if it was not found in the Go
-// half.
+// TestRead: an error is reported if the C code has a part in it, or if the error was not found in
+// the Go half.
 func TestRead(t *testing.T) {
 	for _, c := range []struct {
 		name, text string

@@ -21,7 +21,7 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// A build is the module with its mutants, and the test programs made of it.
+// A build is the module with the mutants, and the test programs built from the module.
 type build struct {
 	root    string
 	module  string
@@ -32,7 +32,7 @@ type build struct {
 	dropped map[string]bool
 }
 
-// A listed is a package, as "go list" prints it.
+// A listed is a package in the output of "go list".
 type listed struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
@@ -61,8 +61,8 @@ func goList(root string, args ...string) ([]listed, error) {
 	}
 }
 
-// rewrite generates the mutants of the packages and an overlay with them. Mutants that do not
-// compile are left out.
+// rewrite generates the mutants of the packages and an overlay with them. Mutants with compile
+// errors are left out.
 func (b *build) rewrite(log io.Writer) error {
 	pattern := make([]string, len(b.pkgs))
 	for i, p := range b.pkgs {
@@ -199,8 +199,8 @@ func goPackageName(dir string) (string, error) {
 
 var errorLine = regexp.MustCompile(`(?m)^([^\s:]+\.go):(\d+):\d+: `)
 
-// compile builds the packages. It removes the mutants of lines that fail to compile, and returns
-// the number of these lines in bad. msg is empty on success.
+// compile builds the packages. It removes the mutants of lines with compile errors, and returns the
+// number of removed lines in bad. msg is empty on success.
 func (b *build) compile(pattern []string) (bad int, msg string) {
 	cmd := exec.Command("go", append([]string{"build", "-gcflags=-e", "-overlay", b.overlayFile()}, pattern...)...)
 	cmd.Dir = b.root
@@ -250,8 +250,7 @@ func citedPackages(reg *register.Register) []string {
 	return out
 }
 
-// isRoot reports whether a package is one of the programs around the library,
-// which nothing imports.
+// isRoot reports whether a package is a program around the library. Nothing imports such a package.
 func isRoot(pkg string) bool {
 	first, _, _ := strings.Cut(pkg, "/")
 	return slices.Contains([]string{"cmd", "capi", "interop", "bench", "examples"}, first)

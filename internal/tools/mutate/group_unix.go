@@ -7,13 +7,13 @@ import (
 	"syscall"
 )
 
-// ownGroup makes a command and its child processes end together when its time is over.
+// ownGroup makes a command and all child processes end together when the command's time is over.
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 }
 
-// killGroup ends processes that a finished command has left running.
+// killGroup ends processes left running by a finished command.
 func killGroup(cmd *exec.Cmd) {
 	if cmd.Process != nil {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the group may be empty

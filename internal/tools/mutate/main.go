@@ -180,7 +180,7 @@ func draw(mutants []*mutant, seed uint64) {
 	slices.SortFunc(mutants, func(a, b *mutant) int { return cmp.Compare(at(a), at(b)) })
 }
 
-// prepare builds the mutants of one package.
+// prepare builds the mutants of a package.
 func prepare(root, dir string, reg *register.Register, pkg string, workers int, log io.Writer) (*runner, error) {
 	out, err := goCommand(root, "list", "-m")
 	if err != nil {
@@ -203,8 +203,8 @@ func goCommand(root string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// judge runs the mutants of a package, no longer than until, unless that is zero. It calls found
-// with each result, one at a time. The figures are not counted yet.
+// judge runs the mutants of a package, no longer than until, unless until is zero. It calls found
+// with each result, never two at once. The figures are not counted yet.
 func (r *runner) judge(pkg string, mutants []*mutant, until time.Time, found func(result), log io.Writer) (figures, error) {
 	f := figures{pkg: pkg, of: len(mutants), partial: r.citedOnly}
 	if len(mutants) == 0 {

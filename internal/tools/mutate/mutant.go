@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// A mutant is one small change of the code, with a switch.
+// A mutant is a small change of the code, with a switch.
 type mutant struct {
 	id   int
 	pkg  string // path of the package, relative to the module
@@ -36,12 +36,12 @@ func (m *mutant) key() string {
 	return k
 }
 
-// listing returns the line that shows a mutant: its place, key and rows.
+// listing returns the line for a mutant: place, key and rows.
 func (m *mutant) listing() string {
 	return fmt.Sprintf("%s:%d: %s [%s]", m.file, m.line, m.key(), rowNames(m))
 }
 
-// A mutator adds every mutant of a file to the file, each with its switch. It inserts no line ends,
+// A mutator adds every mutant of a file to the file, each with a switch. It inserts no line ends,
 // so that line numbers do not change.
 type mutator struct {
 	fset    *token.FileSet
@@ -67,7 +67,7 @@ type replacement struct {
 
 func (m *mutator) offset(p token.Pos) int { return m.fset.Position(p).Offset }
 
-// rewrite returns the file with its mutants.
+// rewrite returns the file with the mutants.
 func (m *mutator) rewrite() []byte {
 	m.opens, m.closes, m.repl, m.seen = map[int][]string{}, map[int][]string{}, map[int]replacement{}, map[string]int{}
 	for _, d := range m.file.Decls {
@@ -109,8 +109,8 @@ func (m *mutator) rewrite() []byte {
 	return out.Bytes()
 }
 
-// isForPeople reports whether a function renders a value for logs and errors, for which there are
-// no requirements.
+// isForPeople reports whether a function renders a value for logs and errors; no requirement covers
+// such texts.
 func isForPeople(d *ast.FuncDecl) bool {
 	switch d.Name.Name {
 	case "String", "GoString", "LogValue", "Error", "Format":
@@ -119,8 +119,8 @@ func isForPeople(d *ast.FuncDecl) bool {
 	return false
 }
 
-// walk visits a node and its children, parents first, so that the brackets of a parent are outside
-// those of its children.
+// walk visits a node and all children, parents first, so that the brackets of a parent are outside
+// the children's.
 func (m *mutator) walk(n ast.Node) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if n == nil {
@@ -135,7 +135,7 @@ func (m *mutator) walk(n ast.Node) {
 	})
 }
 
-// parent returns the i-th node around the current one, 0 for the nearest.
+// parent returns the i-th node around the current node, 0 for the nearest.
 func (m *mutator) parent(i int) ast.Node {
 	if i = len(m.stack) - 1 - i; i >= 0 {
 		return m.stack[i]
@@ -184,7 +184,7 @@ func (m *mutator) call(n ast.Node, op, f string) {
 	}
 }
 
-// visit makes the mutants of one node and reports whether to visit its children.
+// visit makes the mutants of a node and reports whether to visit the children.
 func (m *mutator) visit(n ast.Node) bool {
 	if e, ok := n.(ast.Expr); ok {
 		if tv, ok := m.info.Types[e]; ok && (tv.IsType() || tv.Value != nil) {
@@ -241,7 +241,7 @@ func (m *mutator) visit(n ast.Node) bool {
 	return true
 }
 
-// faultNames are the names under which package fault is imported.
+// faultNames are the import names of package fault.
 var faultNames = []string{"fault", "faults", "deliberate"}
 
 // isFault reports whether a condition needs a deliberate fault of package fault. Such a condition
@@ -353,8 +353,7 @@ func (m *mutator) inCondition(n ast.Expr) bool {
 	}
 }
 
-// constant makes a mutant of an integer that is returned, stored, passed on,
-// or compared with by a case.
+// constant makes a mutant of an integer returned, stored, passed on, or compared with by a case.
 func (m *mutator) constant(e ast.Expr, tv types.TypeAndValue) {
 	switch p := m.parent(0).(type) {
 	case *ast.ReturnStmt:
@@ -407,9 +406,9 @@ func (m *mutator) constant(e ast.Expr, tv types.TypeAndValue) {
 	}
 }
 
-// isFlag reports whether a constant may be one bit of a set. The next number keeps that bit and
-// adds the lowest one, so the mutant makes no difference if the lowest bit is set anyway, as in a
-// status with "done".
+// isFlag reports whether a constant may be a bit of a set. The next number keeps the bit and adds
+// the lowest bit, so the mutant makes no difference if the lowest bit is set anyway, as in a status
+// with "done".
 func isFlag(e ast.Expr, tv types.TypeAndValue) bool {
 	switch e.(type) {
 	case *ast.Ident, *ast.SelectorExpr:
@@ -433,7 +432,7 @@ func doesNothing(c *ast.CaseClause, block *ast.BlockStmt) bool {
 	return true
 }
 
-// typeName spells a type with the imports of this file. ok is false if the file does not import the
+// typeName spells a type with the imports of the file. ok is false if the file does not import the
 // package of the type.
 func (m *mutator) typeName(t types.Type) (name string, ok bool) {
 	if b, ok := t.(*types.Basic); ok && b.Info()&types.IsUntyped != 0 {
@@ -458,7 +457,7 @@ func (m *mutator) typeName(t types.Type) (name string, ok bool) {
 	return name, ok
 }
 
-// statement makes the mutant that leaves a statement out.
+// statement makes the mutant without a statement.
 func (m *mutator) statement(n ast.Node) {
 	switch p := m.parent(0).(type) {
 	case *ast.BlockStmt:
@@ -531,8 +530,8 @@ func (m *mutator) isText(c *ast.CallExpr) bool {
 	return any && n > 1 && types.Identical(sig.Params().At(n-2).Type(), types.Typ[types.String])
 }
 
-// isLock reports whether a call is one that no mutant removes: without a lock, Done or panic the
-// program would only hang or crash, and prints and Helper have no effect that a test checks.
+// isLock reports whether no mutant may remove a call: without a lock, Done or panic the program
+// would only hang or crash, and no test checks an effect of prints and Helper.
 func isLock(c *ast.CallExpr) bool {
 	switch f := c.Fun.(type) {
 	case *ast.Ident:
@@ -567,10 +566,10 @@ func funcName(d *ast.FuncDecl) string {
 	}
 }
 
-// switches is the template of a file that is added to the rewritten package. Mutant 0 means that no
-// mutant is active. A recording run appends to a file the number of each mutant that the tests
-// reach with values for which it makes a difference. It does so at once, because a test program may
-// be killed or may exit in the middle of a test.
+// switches is the template of a file added to the rewritten package. With mutant 0 no mutant is
+// active. A recording run appends to a file the number of each mutant the tests reach with values
+// where the mutant makes a difference. It does so at once, because a test program may be killed or
+// may exit in the middle of a test.
 const switches = `package %s
 
 import (

@@ -17,8 +17,8 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// module writes a module whose package p keeps the rows MPA-1-1 to MPA-1-9, and
-// returns its root.
+// module writes a module whose package p keeps the rows MPA-1-1 to MPA-1-9, and returns the
+// module's root.
 func module(t *testing.T, files map[string]string) string {
 	t.Helper()
 	testkit.Long(t, "30 s together with the others that compile mutants")
@@ -114,7 +114,7 @@ func TestLast(t *testing.T) {
 }
 `
 
-// TestDeliberateFaults: code that only a deliberate fault reaches has no mutants.
+// TestDeliberateFaults: code reached only by a deliberate fault has no mutants.
 func TestDeliberateFaults(t *testing.T) {
 	root := module(t, map[string]string{"p/p.go": `package p
 
@@ -220,7 +220,7 @@ func TestModule(t *testing.T) {
 		t.Errorf("the tree was changed: %v", err)
 	}
 
-	// Run the cited tests alone; results are reported as they are found.
+	// Run the cited tests alone; results are reported at once.
 	r.citedOnly = true
 	told := make(map[string]bool)
 	g, err := r.judge("p", r.mutants[1:], time.Time{}, func(res result) { told[res.listing()+" "+res.how()] = true }, io.Discard)
@@ -232,7 +232,7 @@ func TestModule(t *testing.T) {
 		t.Errorf("told of %v", told)
 	}
 
-	// Mutants in the notes of a run are not tried again; those that survived are.
+	// Mutants in the notes of a run are not tried again; survivors are.
 	name := filepath.Join(t.TempDir(), "notes")
 	for range 2 {
 		book, err := openNotes(name)
@@ -326,8 +326,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestLate: a hanging mutant is killed with the processes that its test has started. A test that is
-// late once, as on a loaded machine, is repeated. Rapid leaves no file in the tree.
+// TestLate: a hanging mutant is killed with the processes started by the test. A test late once, as
+// on a loaded machine, is repeated. Rapid leaves no file in the tree.
 func TestLate(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p
@@ -457,7 +457,7 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// TestDoesNothing: the values of a clause that does nothing make no difference and have no mutants.
+// TestDoesNothing: the values of a clause without effect make no difference and have no mutants.
 func TestDoesNothing(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p
@@ -493,7 +493,7 @@ func F(n, m int) (c int) {
 }
 
 // TestTexts: the content of a text has no mutants, whichever function formats it; the existence of
-// an error has one.
+// an error has a mutant.
 func TestTexts(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p
@@ -574,7 +574,7 @@ func TestF(t *testing.T) {
 	}
 }
 
-// TestDoesNotCompile: if a mutant does not compile, all mutants of its line are left out, and the
+// TestDoesNotCompile: if a mutant does not compile, all mutants of the line are left out, and the
 // mutants of other lines are kept.
 func TestDoesNotCompile(t *testing.T) {
 	root := module(t, map[string]string{
@@ -622,8 +622,8 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestDraw: adding and removing mutants does not change which of the others are in the sample of a
-// seed. Another seed draws other mutants.
+// TestDraw: adding and removing mutants does not change the choice among the others for a seed's
+// sample. Another seed draws other mutants.
 func TestDraw(t *testing.T) {
 	var all []*mutant
 	for i := range 100 {
@@ -644,7 +644,7 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// prepared is the run that mutates package p of the module in root.
+// prepared returns the run for package p of the module in root.
 func prepared(t *testing.T, root string) *runner {
 	t.Helper()
 	reg, _, err := register.Load(root)

@@ -8,16 +8,15 @@ import (
 	"strings"
 )
 
-// Notes are a file of the mutants that cited tests of an earlier run have killed, so that a long
-// run can be done in pieces. Survivors are not in the file: they are tried again, because there may
-// be new tests and citations. The user must start a new file after a change of mutated code or of a
-// test.
+// Notes are a file of the mutants killed by cited tests of an earlier run, so that a long run can
+// be done in pieces. Survivors are not in the file: they are tried again, because there may be new
+// tests and citations. The user must start a new file after a change of mutated code or of a test.
 type notes struct {
 	f    *os.File
 	seen map[string]result // by key
 }
 
-// openNotes reads a file of notes, which need not exist.
+// openNotes reads a file of notes; the file need not exist.
 func openNotes(name string) (*notes, error) {
 	b, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +39,7 @@ func openNotes(name string) (*notes, error) {
 	return n, err
 }
 
-// add records a mutant that a cited test has killed.
+// add records a mutant killed by a cited test.
 func (n *notes) add(r result) error {
 	if !r.cited {
 		return nil
@@ -49,8 +48,8 @@ func (n *notes) add(r result) error {
 	return err
 }
 
-// split returns the results in the notes, and the mutants that are not in them. An accepted mutant
-// counts as a survivor.
+// split returns the results in the notes, and the mutants missing there. An accepted mutant counts
+// as a survivor.
 func (n *notes) split(mutants []*mutant, acc map[string]string) (done []result, todo []*mutant) {
 	for _, m := range mutants {
 		r, ok := n.seen[m.key()]

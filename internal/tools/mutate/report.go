@@ -21,7 +21,7 @@ const (
 	wantSuite = 98
 )
 
-// Figures are the results of one package.
+// Figures are the results of a package.
 type figures struct {
 	pkg      string
 	of       int // number of all mutants of the package
@@ -54,7 +54,7 @@ func (f *figures) count(acc map[string]string) {
 	}
 }
 
-// counted returns the number of mutants that tests should kill.
+// counted returns the number of mutants tests should kill.
 func (f *figures) counted() int { return len(f.results) - len(f.accepted) }
 
 func (f *figures) suite() int { return f.counted() - len(f.survive) }
@@ -130,7 +130,7 @@ type known struct {
 }
 
 // judgeSample compares a sample with the page and returns the exit status. It ignores a missed
-// mutant that the page lists as missed. It allows as many other misses as chance explains. For a
+// mutant listed as missed on the page. It allows as many other misses as chance explains. For a
 // package with all mutants on the page, it allows for small changes of the code; otherwise it uses
 // the rate on the page.
 func judgeSample(w io.Writer, all []figures, page map[string]known) int {
@@ -197,7 +197,7 @@ func readKnown(file string) map[string]known {
 	return out
 }
 
-// readAccepted reads the accepted survivors. A line has the mutant as the tool prints it, two
+// readAccepted reads the accepted survivors. A line has the mutant as printed by the tool, two
 // hyphens, and the reason.
 func readAccepted(file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
@@ -294,7 +294,7 @@ func (f *figures) section() string {
 	return b.String()
 }
 
-// pageKey returns the key of a mutant in a form that can stand between backquotes.
+// pageKey returns the key of a mutant in a form for use between backquotes.
 func pageKey(m *mutant) string { return strings.ReplaceAll(m.key(), "`", "'") }
 
 func parsePage(text string) (rows, sections map[string]string) {

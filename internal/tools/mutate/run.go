@@ -21,8 +21,7 @@ type runner struct {
 	*build
 	index   *testIndex
 	workers int
-	// patience is added to four times the duration of a test without a mutant, to get its time
-	// limit.
+	// The time limit of a test is patience plus four times its duration without a mutant.
 	patience time.Duration
 
 	citedOnly bool // only cited tests
@@ -34,7 +33,7 @@ type runner struct {
 	rapid map[string]bool   // by package: whether its tests have the flags of rapid
 }
 
-// A recorded is a test that has run once without a mutant.
+// A recorded is a test after a run without a mutant.
 type recorded struct {
 	once  sync.Once
 	ok    bool
@@ -105,9 +104,9 @@ func (r *runner) record(t test) *recorded {
 	return rec
 }
 
-// recordAll records the tests of a package and returns those that fail without any mutant. Tests of
-// other packages may take long to build, so they are recorded only when these tests leave a mutant
-// alive. recordAll stops at until, unless that is zero.
+// recordAll records the tests of a package and returns the tests failing without any mutant. Tests
+// of other packages may take long to build, so they are recorded only when the package's own tests
+// leave a mutant alive. recordAll stops at until, unless until is zero.
 func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err error) {
 	todo, err := r.all(pkg)
 	if err != nil {
@@ -129,9 +128,9 @@ func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err erro
 	return broken, nil
 }
 
-// suites returns the packages whose tests may kill a mutant: its own and, unless r.own is set, the
-// library packages that cite its rows. Of commands and other programs only the tests that cite the
-// row count.
+// suites returns the packages whose tests may kill a mutant: the mutant's own and, unless r.own is
+// set, the library packages citing its rows. Of commands and other programs only the citing tests
+// count.
 func (r *runner) suites(m *mutant) []string {
 	out := []string{m.pkg}
 	if r.own {
@@ -156,7 +155,7 @@ func (r *runner) citedTests(m *mutant) (out []test) {
 	return out
 }
 
-// A result is the outcome of one mutant.
+// A result is the outcome of a mutant.
 type result struct {
 	*mutant
 	cited bool // the cited tests kill it
@@ -164,8 +163,8 @@ type result struct {
 	by    string
 }
 
-// try runs the tests that reach a mutant: first the cited ones of its package,
-// then the other cited ones, then the others.
+// try runs the tests reaching a mutant: first the cited tests of the mutant's package, then the
+// other cited tests, then the others.
 func (r *runner) try(m *mutant) result {
 	res := result{mutant: m}
 	cited := r.citedTests(m)
@@ -199,7 +198,7 @@ func (r *runner) try(m *mutant) result {
 	return res
 }
 
-// reaching returns those of the tests that can be run and reach a mutant.
+// reaching returns the tests in ts able to run that reach a mutant.
 func (r *runner) reaching(m *mutant, ts []test) (out []test) {
 	for _, t := range ts {
 		if rec := r.record(t); rec.ok && rec.reach[m.id] {
@@ -209,8 +208,8 @@ func (r *runner) reaching(m *mutant, ts []test) (out []test) {
 	return out
 }
 
-// kill runs tests, quick ones first, and reports whether one of them fails. by names that test with
-// its package.
+// kill runs tests, quick ones first, and reports whether a test fails. by names the failed test and
+// the package.
 func (r *runner) kill(m *mutant, ts []test) (by string, killed bool) {
 	byPkg := make(map[string][]test)
 	for _, t := range ts {
@@ -233,9 +232,10 @@ func (r *runner) kill(m *mutant, ts []test) (by string, killed bool) {
 	return "", false
 }
 
-// fails reports whether tests that take some time without a mutant fail with it. A time-out may be
-// due to the load of the machine. It counts if the tests fail again with twice the time, and then
-// pass in time without the mutant; otherwise fails tries again with four times the time.
+// fails reports whether tests fail with a mutant. took is the duration of the tests without a
+// mutant. A time-out may be due to the load of the machine. It counts if the tests fail again with
+// twice the time, and then pass in time without the mutant; otherwise fails tries again with four
+// times the time.
 func (r *runner) fails(m *mutant, pkg string, ts []test, took time.Duration) (by string, failed bool) {
 	limit, inTime := r.patience+4*took, 2*took+r.patience/5
 	for try := 0; ; try++ {
@@ -256,8 +256,8 @@ func (r *runner) fails(m *mutant, pkg string, ts []test, took time.Duration) (by
 	}
 }
 
-// run runs tests of one package and reports whether they pass; if not, by names the failed test.
-// Afterwards none of their processes and files is left.
+// run runs tests of a package and reports whether all pass; if not, by names the failed test.
+// Afterwards no process or file of the tests is left.
 func (r *runner) run(pkg string, ts []test, limit time.Duration, env string) (by string, ok bool) {
 	names := make([]string, len(ts))
 	for i, t := range ts {
@@ -296,7 +296,7 @@ func (r *runner) run(pkg string, ts []test, limit time.Duration, env string) (by
 	return by, false
 }
 
-// noFailFile reports whether the tests of a package have the flag that stops rapid from writing the
+// noFailFile reports whether the tests of a package have the flag to stop rapid from writing the
 // input of a failure into the tree.
 func (r *runner) noFailFile(pkg string) bool {
 	r.mu.Lock()

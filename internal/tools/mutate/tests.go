@@ -17,8 +17,8 @@ import (
 // A test is a test function of a package.
 type test struct{ pkg, name string }
 
-// A testIndex finds the test functions that use a declaration of the module's test files, by
-// comparing names.
+// A testIndex finds the test functions using a declaration of the module's test files, by comparing
+// names.
 type testIndex struct {
 	root string
 
@@ -92,8 +92,7 @@ func (d *testDir) use(by string, n ast.Node) {
 	})
 }
 
-// testsUsing returns the test functions that use a name, directly or through
-// others.
+// testsUsing returns the test functions using a name, directly or through others.
 func (d *testDir) testsUsing(name string) map[string]bool {
 	out := make(map[string]bool)
 	seen := map[string]bool{name: true}
@@ -112,8 +111,8 @@ func (d *testDir) testsUsing(name string) map[string]bool {
 	return out
 }
 
-// cited returns the test functions that the citations of a row name. A row cited in the provider
-// contract is guarded by the tests that run the contract for pkg, or else for package vi.
+// cited returns the test functions named by the citations of a row. A row cited in the provider
+// contract is guarded by the tests running the contract for pkg, or else for package vi.
 func (x *testIndex) cited(reg *register.Register, r *register.Row, pkg string) (out []test) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package register reads the requirement matrices of docs/requirements, the decisions, the
-// exceptions, and the citations of all of them in the Go files of the module. The documentation of
-// command cite defines a citation.
+// exceptions, and all citations in the Go files of the module. The documentation of command cite
+// defines a citation.
 package register
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// A Document is the source that one key of citations names.
+// A Document is the source named by a key of citations.
 type Document struct {
 	Key   string // as in [SDP-9.1-1]
 	Title string
@@ -24,7 +24,7 @@ type Document struct {
 	Rows  []*Row
 }
 
-// A Row is one requirement, or one recorded decision.
+// A Row is a requirement or a recorded decision.
 type Row struct {
 	ID      string
 	Section string // ID without its running number; for a decision its key
@@ -38,7 +38,7 @@ type Row struct {
 	Code, Tests, Fakes []Place // each place once
 }
 
-// A Cite is one citation in a Go file.
+// A Cite is a citation in a Go file.
 type Cite struct {
 	Row *Row
 	Place
@@ -70,7 +70,7 @@ func (r *Row) NeedsCode() bool {
 }
 func (r *Row) NeedsTest() bool { return len(r.Tests) == 0 && r.Class == Ordinary }
 
-// Lacks returns what the row lacks for its class, or "" if it lacks nothing.
+// Lacks returns what the row lacks for its class, or "" for a complete row.
 func (r *Row) Lacks() string {
 	code := "no code"
 	if len(r.Fakes) > 0 {
@@ -123,8 +123,8 @@ var (
 	notBinding   = regexp.MustCompile(`(?i)^n/a\b[: ]*`)
 )
 
-// Load reads the register of the module at root, with its exceptions and citations. It also returns
-// the problems found in the exceptions and citations.
+// Load reads the register of the module at root, with exceptions and citations. It also returns the
+// problems found in the exceptions and citations.
 func Load(root string) (g *Register, problems []string, err error) {
 	dir := filepath.Join(root, "docs", "requirements")
 	if g, err = Read(dir); err != nil {
@@ -137,7 +137,7 @@ func Load(root string) (g *Register, problems []string, err error) {
 	return g, append(problems, found...), err
 }
 
-// ModuleRoot finds the directory with go.mod at or above the current one.
+// ModuleRoot finds the directory with go.mod at or above the current directory.
 func ModuleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -259,7 +259,7 @@ var (
 )
 
 // ReadExceptions reads the lines of exceptions.md into the register. It returns the problems of
-// lines that name no row or no class, or lack a part.
+// lines without a row, a class or another part.
 func (g *Register) ReadExceptions(file string) (problems []string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -297,8 +297,8 @@ func (g *Register) ReadExceptions(file string) (problems []string, err error) {
 	return problems, sc.Err()
 }
 
-// deviation returns what a reason of the class deviating lacks: the decision behind it, or what a
-// peer notices.
+// deviation returns what a reason of the class deviating lacks: the decision behind the deviation,
+// or what a peer notices.
 func (g *Register) deviation(reason string) string {
 	m := deviation.FindStringSubmatch(reason)
 	if m == nil {
@@ -313,7 +313,7 @@ func (g *Register) deviation(reason string) string {
 }
 
 // run returns the row id or, if last is set, the rows from id to number last of the same section.
-// bad is the first id that does not exist.
+// bad is the first missing id.
 func (g *Register) run(id, last string) (rows []*Row, bad string) {
 	first := g.ByID[id]
 	if first == nil {

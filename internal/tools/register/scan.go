@@ -47,7 +47,7 @@ func (g *Register) Scan(root string) (problems []string, err error) {
 	return problems, err
 }
 
-// A source is one file being read.
+// A source is a file being read.
 type source struct {
 	g        *Register
 	fset     *token.FileSet
@@ -105,7 +105,7 @@ var (
 	cFunction = regexp.MustCompile(`(?m)^[a-z][^;={}()]*?(\w+)\([^;{}]*\)\s*\{$`)
 )
 
-// scanC reads a test in C, which has its tags in the functions that fail.
+// scanC reads a test in C, with tags in the failing functions.
 func (g *Register) scanC(file, rel string) (problems []string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -134,7 +134,7 @@ var (
 	section  = regexp.MustCompile(`^[0-9A-Z][0-9A-Za-z.-]*$`)
 )
 
-// comment enters the tags of one comment into the register.
+// comment enters the tags of a comment into the register.
 func (s *source) comment(pos token.Pos, text string) {
 	for _, m := range bracket.FindAllStringSubmatchIndex(text, -1) {
 		key, sep := text[m[2]:m[3]], text[m[4]:m[5]]
@@ -165,7 +165,7 @@ func (s *source) rowTags(at token.Pos, words string) {
 	}
 }
 
-// sectionTag checks the tag of a section, which names no row.
+// sectionTag checks the tag of a section. Such a tag names no row.
 func (s *source) sectionTag(at token.Pos, key, rest string) {
 	if !s.g.Key[key] || len(key) == 1 {
 		return
@@ -175,8 +175,8 @@ func (s *source) sectionTag(at token.Pos, key, rest string) {
 	}
 }
 
-// rowTag enters one word of a tag; last is the section of the previous word, for words such as -3.
-// It returns the section of this word.
+// rowTag enters a word of a tag and returns the word's section; last is the section of the previous
+// word, for words such as -3.
 func (s *source) rowTag(at token.Pos, w, last string) string {
 	if w == "" {
 		return last
@@ -218,7 +218,7 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-// name enters the rows that a string in a test begins with.
+// name enters the rows at the beginning of a string in a test.
 func (s *source) name(pos token.Pos, text string) {
 	for _, w := range wordSep.Split(text, -1) {
 		m := rowWord.FindStringSubmatch(w)
@@ -250,8 +250,8 @@ func (s *source) enter(pos token.Pos, r *Row, name string) {
 	s.g.Cites = append(s.g.Cites, Cite{Row: r, Place: p, Test: s.test, Fake: isFake(s.rel), Offset: s.fset.Position(pos).Offset, Name: name})
 }
 
-// isHelper reports whether pos is in a function other than a test, or at its comment. Tables of
-// tests are variables and not helpers.
+// isHelper reports whether pos is in a function other than a test, or at the function's comment.
+// Tables of tests are variables and not helpers.
 func (s *source) isHelper(pos token.Pos) bool {
 	for _, d := range s.file.Decls {
 		if d, ok := d.(*ast.FuncDecl); ok && s.around(d, d.Doc, pos) {
@@ -265,7 +265,7 @@ func (s *source) complain(pos token.Pos, format string, a ...any) {
 	s.problems = append(s.problems, fmt.Sprintf("%s:%d: ", s.rel, s.fset.Position(pos).Line)+fmt.Sprintf(format, a...))
 }
 
-// declAt names the declaration around pos, its comment included.
+// declAt names the declaration around pos, comment included.
 func (s *source) declAt(pos token.Pos) string {
 	if s.decl != "" {
 		return s.decl
@@ -295,7 +295,7 @@ var (
 
 // listed returns the name before a tag in a list at the end of a group, as "Port [SDP-16-1],
 // MessageLen [SDP-7.3-1].". The list exists because go doc shows the comments of the elements, but
-// not this one.
+// not the comment at the end.
 func (s *source) listed(d *ast.GenDecl, pos token.Pos) string {
 	var before strings.Builder
 	g := s.group(pos)
@@ -329,8 +329,8 @@ func (s *source) listed(d *ast.GenDecl, pos token.Pos) string {
 	return ""
 }
 
-// below returns the declaration under a comment of tags alone. An empty line keeps such a comment
-// out of the documentation.
+// below returns the declaration under a comment of tags alone. An empty line keeps the comment out
+// of the documentation.
 func (s *source) below(pos token.Pos) string {
 	g := s.group(pos)
 	if g == nil || !tagsOnly.MatchString(g.List[len(g.List)-1].Text) {
@@ -363,7 +363,7 @@ func (s *source) group(pos token.Pos) *ast.CommentGroup {
 	return nil
 }
 
-// around reports whether pos is in d, in its comment, or after it on its last line.
+// around reports whether pos is in d, in d's comment, or after d on the last line.
 func (s *source) around(d ast.Decl, doc *ast.CommentGroup, pos token.Pos) bool {
 	from := d.Pos()
 	if doc != nil {
@@ -372,7 +372,7 @@ func (s *source) around(d ast.Decl, doc *ast.CommentGroup, pos token.Pos) bool {
 	return from <= pos && pos <= s.lineEnd(d.End())
 }
 
-// lineEnd moves a position to the end of its line, where a comment may stand.
+// lineEnd moves a position to the end of the line, where a comment may stand.
 func (s *source) lineEnd(pos token.Pos) token.Pos {
 	f := s.fset.File(pos)
 	if n := f.Line(pos); n < f.LineCount() {
@@ -405,7 +405,7 @@ func funcName(d *ast.FuncDecl) string {
 }
 
 // specAt returns the name of the type, constant or variable of a declaration at or after pos. For a
-// comment above a group that is the first one.
+// comment above a group the first name is returned.
 func (s *source) specAt(d *ast.GenDecl, pos token.Pos) string {
 	for _, sp := range d.Specs {
 		if pos > s.lineEnd(sp.End()) {

@@ -1,11 +1,9 @@
 // Sbom writes the bill of materials of a Go program, as SPDX 2.3 in JSON: the program, the Go
-// toolchain's library and every module that is linked into it, with versions, as the program itself
-// records them.
+// toolchain's library and every linked module, with versions, as recorded in the program itself.
 //
 //	go run ./internal/tools/sbom [-version V] [-o FILE] PROGRAM
 //
-// The same program gives the same bytes, because the time is SOURCE_DATE_EPOCH or that of the
-// commit.
+// The same program gives the same bytes, because the time is SOURCE_DATE_EPOCH or the commit's.
 package main
 
 import (

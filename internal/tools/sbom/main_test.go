@@ -10,7 +10,7 @@ import (
 )
 
 // TestDescribe: the document lists every module once with its version, and a replaced module by its
-// replacement. All belong to one program, and identifiers are unique.
+// replacement. All belong to a single program, and identifiers are unique.
 func TestDescribe(t *testing.T) {
 	info := &debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Path: "viaduct", Version: "v1.2.3"}, Deps: []*debug.Module{
 		{Path: "example.org/a", Version: "v1.0.0"},

@@ -5,11 +5,11 @@
 //	...
 //	1234 passed, 0 failed, 2 skipped
 //
-// Before the count it names the ten slowest tests of at least 2 seconds.
+// Before the count testsum names the ten slowest tests of at least 2 seconds.
 //
-// With -o FILE it adds one line "result package test" per test to FILE, and with -total it reads
-// such lines instead and prints one count over all of them, each test once: a test that failed
-// anywhere counts as failed.
+// With -o FILE testsum adds a line "result package test" per test to FILE. With -total it reads
+// such lines instead and prints a single count over all lines, each test once: a test with any
+// failure counts as failed.
 //
 // The exit status is 1 if anything failed, including a build or a crash.
 package main
@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// An event is one line of go test -json.
+// An event is a line of go test -json.
 type event struct {
 	Action      string
 	Package     string
@@ -57,11 +57,10 @@ type event struct {
 	FailedBuild string
 }
 
-// A test is named by its package and, unless the package as a whole is meant,
-// its own name.
+// A test is named by a package and the test's own name, "" for the package as a whole.
 type test struct{ pkg, name string }
 
-// A run is the state of reading one go test -json.
+// A run is the state of reading the output of one go test -json.
 type run struct {
 	w       io.Writer
 	output  map[test]*strings.Builder // by test, until it ends
@@ -145,7 +144,7 @@ func (r *run) event(e event) {
 	}
 }
 
-// skip records a skipped test under its reason: the first line of its output, without the position
+// skip records a skipped test under its reason: the first line of the output, without the position
 // in the source.
 func (r *run) skip(t test, output string) {
 	reason, _, _ := strings.Cut(strings.TrimSpace(output), "\n")
@@ -161,7 +160,7 @@ func (r *run) skip(t test, output string) {
 	r.skips[t.pkg][reason] = append(r.skips[t.pkg][reason], t.name)
 }
 
-// skipsOf prints the skipped tests of a package, one line for each reason.
+// skipsOf prints the skipped tests of a package, a line for each reason.
 func (r *run) skipsOf(pkg string) {
 	for _, reason := range slices.Sorted(maps.Keys(r.skips[pkg])) {
 		tests := r.skips[pkg][reason]
@@ -173,8 +172,8 @@ func (r *run) skipsOf(pkg string) {
 	}
 }
 
-// packageEnds prints the line of a package. For a failed package it also prints the output of tests
-// that never ended, because that shows a crash.
+// packageEnds prints the line of a package. For a failed package it also prints the output of
+// unended tests, because a crash shows there.
 func (r *run) packageEnds(e event) {
 	t := test{pkg: e.Package}
 	r.skipsOf(e.Package)
@@ -209,7 +208,7 @@ func add[K comparable](m map[K]*strings.Builder, k K, s string) {
 	b.WriteString(s)
 }
 
-// text returns the output of k, without the lines that only mark the progress of a test.
+// text returns the output of k, without the lines marking only the progress of a test.
 func text[K comparable](m map[K]*strings.Builder, k K) string {
 	b := m[k]
 	if b == nil {

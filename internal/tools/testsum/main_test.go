@@ -12,7 +12,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// goTest runs go test -json on a module with the given files and passes its output to follow.
+// goTest runs go test -json on a module with the given files and passes the output to follow.
 func goTest(t *testing.T, files map[string]string) (ok bool, out, saved string) {
 	t.Helper()
 	testkit.Long(t, "10 s together with the others that run go test")

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxSubject is the longest subject that git log --oneline and mail show completely.
+// maxSubject is the longest subject git log --oneline and mail show completely.
 const maxSubject = 72
 
 // subjectForm matches a path or topic, a colon, and the change.

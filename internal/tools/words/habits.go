@@ -45,7 +45,7 @@ func (p paragraph) habits() (n int) {
 	return n
 }
 
-// count returns a line for each habit, and one for each of the worst paragraphs.
+// count returns a line for each habit, and a line for each of the worst paragraphs.
 func count(lines []line, worst int) (out []string) {
 	ps := paragraphs(lines)
 	words := 0

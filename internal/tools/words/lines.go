@@ -9,7 +9,7 @@ import (
 )
 
 // maxWidth is the widest line of a comment or page, in columns. Prose is wrapped at 100 columns;
-// the rest allows an address or a name that cannot be broken.
+// the rest allows an unbreakable address or name.
 const maxWidth = 120
 
 // A line is an added line of prose, in a Go comment, or in a page outside of code and tables.
@@ -22,8 +22,8 @@ type line struct {
 
 var hunk = regexp.MustCompile(`^@@ -\S+ \+(\d+)`)
 
-// parseDiff returns the lines of prose that a diff without context adds. read returns the current
-// page, which is needed to find its lines in blocks of code.
+// parseDiff returns the lines of prose added by a diff without context. read returns the current
+// page; parseDiff finds the lines in blocks of code there.
 func parseDiff(diff string, read func(file string) string) (lines []line) {
 	file, at := "", 0
 	var code map[int]bool
@@ -49,7 +49,7 @@ func parseDiff(diff string, read func(file string) string) (lines []line) {
 	return lines
 }
 
-// codeLines returns the numbers of the lines of a page that are in a block of code.
+// codeLines returns the numbers of the lines of a page in blocks of code.
 func codeLines(page string) map[int]bool {
 	in, code := false, map[int]bool{}
 	at := 0
@@ -63,7 +63,7 @@ func codeLines(page string) map[int]bool {
 	return code
 }
 
-// prose returns the text of a line without its comment marks. ok is false for code and tables.
+// prose returns the text of a line without comment marks. ok is false for code and tables.
 func prose(file, whole string, code bool) (text string, ok bool) {
 	trimmed := strings.TrimSpace(whole)
 	if strings.HasSuffix(file, ".go") {

@@ -8,8 +8,8 @@
 //     changes by a semicolon, and one without a body;
 //   - a line of a comment or of a page that is wider than 120 columns. Tables and code are exempt.
 //
-// It also counts, per 10,000 words, habits of English that make a reader go back, and names the
-// paragraphs with most of them. A high count is a hint and no error.
+// Words also counts, per 10,000 words, habits of English that make a reader go back, and names the
+// paragraphs with most habits. A high count is a hint and no error.
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 	"strings"
 )
 
-// firstRule is the last commit that was made without these rules. It counts as a release tag until
-// there is one.
+// firstRule is the last commit made without the rules. It counts as a release tag until a release
+// is tagged.
 const firstRule = "f9ea9f4"
 
 func main() {
