@@ -5,12 +5,12 @@
 //
 //	go run ./interop/conform [-n 1] [-role both|listens|dials] [-delay 50ms] [-loss 0.01] [-viaduct PATH]
 //
-// "viaduct" is tested as the side that listens, and as the side that dials: as the side that dials,
-// each case runs a client in the namespace at the other end of the link, which it enters by nsenter
-// of util-linux.
+// "viaduct" is tested as the listening side, and as the dialling side: as the dialling side, each
+// case runs a client in the namespace at the other end of the link, entered by nsenter of
+// util-linux.
 //
-// The link is one of package interop/internal/link, between two network namespaces. Namespaces need
-// root; without root the program prints loudly that it skips, and exits 0.
+// The link comes from package interop/internal/link, between two network namespaces. Namespaces
+// need root; without root the program prints loudly that all is skipped, and exits 0.
 package main
 
 import (
@@ -31,8 +31,8 @@ import (
 	"viaduct/interop/internal/link"
 )
 
-// fabrics is the number of listeners of fcvi. Each serves one run at a time, because a listener
-// remembers only the last nonce of a host.
+// fabrics is the number of listeners of fcvi. Each serves a single run at a time, because a
+// listener remembers only the last nonce of a host.
 const fabrics = 4
 
 func main() {
@@ -56,7 +56,8 @@ func main() {
 	}
 }
 
-// start runs the tests with the command at path viaduct, which it builds if the path is empty.
+// start runs the tests with the command at path viaduct. If the path is empty, start builds the
+// command.
 func start(viaduct string, runs int, role string, f link.Fault) error {
 	if viaduct == "" {
 		dir, err := os.MkdirTemp("", "viaduct-conform.")
@@ -186,16 +187,15 @@ func run(viaduct string, runs int, role string, f link.Fault) (err error) {
 	return nil
 }
 
-// A plan is one run of "viaduct conform".
+// A plan is a run of "viaduct conform".
 type plan struct {
 	name string
 	from int // index of the port in whose namespace it runs
 	args []string
 }
 
-// plans returns the plans of all protocols: for a peer that listens at host, and for a peer that
-// dials from the namespace of the process holder. The address of fcvi's listening peer is found
-// later.
+// plans returns the plans of all protocols: for a peer listening at host, and for a peer dialling
+// from the namespace of the process holder. The address of fcvi's listening peer is found later.
 func plans(viaduct, host string, holder int, role string) (ps []plan) {
 	if role != "dials" {
 		ps = append(ps, plan{"iwarp", 1, []string{"iwarp://" + host + ":7001"}}, plan{"vitcp", 1, []string{"vitcp://" + host + ":7002/x"}},

@@ -126,8 +126,8 @@ func timedCopy(ctx context.Context, copy func(ctx context.Context, src, dst stri
 	return took, compare(src, filepath.Join(dst, filepath.Base(src)))
 }
 
-// timed runs a command to its end and returns the time. An error has what the command wrote to its
-// standard error.
+// timed runs a command to the end and returns the time. An error contains the command's standard
+// error output.
 func timed(c *exec.Cmd) (time.Duration, error) {
 	var said bytes.Buffer
 	c.Stderr = &said
@@ -215,13 +215,13 @@ func throughPipe(ctx context.Context, src, dst string) (time.Duration, error) {
 	return timed(exec.CommandContext(ctx, "sh", "-c", `cat "$1" | cp --sparse=never /dev/stdin "$2"`, "sh", src, filepath.Join(dst, filepath.Base(src))))
 }
 
-// A row is one measurement.
+// A row is a measurement.
 type row struct {
 	what, name string
 	took       time.Duration
 }
 
-// report prints the median of each way, and its speed relative to rclone and cp.
+// report prints the median of each way, and the speed relative to rclone and cp.
 func report(w io.Writer, rows []row) {
 	var whats, names []string
 	took := map[[2]string][]time.Duration{}

@@ -23,7 +23,7 @@ func dataFrom(f *os.File, at int64) int64 {
 	return at
 }
 
-// bytesRead returns the number of bytes that a process has read so far, and false if it is not
+// bytesRead returns the number of bytes a process has read so far, and false if the number is not
 // known.
 func bytesRead(pid int) (int64, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
@@ -35,10 +35,10 @@ func bytesRead(pid int) (int64, bool) {
 	return n, err == nil
 }
 
-// A disk is a separate file system, so that it can be full.
+// A disk is a separate file system, so that a test can fill the disk.
 type disk struct{ dir, ballast string }
 
-// newDisk mounts a file system of n bytes at dir: in memory, or in a sparse file if it is large.
+// newDisk mounts a file system of n bytes at dir: in memory, or in a sparse file if n is large.
 func newDisk(dir string, n int64) (*disk, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func newDisk(dir string, n int64) (*disk, error) {
 	return &disk{dir, filepath.Join(dir, "ballast")}, nil
 }
 
-// leave writes a file of ballast that leaves n bytes of the disk free. It returns an error if fewer
-// are free.
+// leave writes a file of ballast so large that n bytes of the disk stay free, or returns an error
+// if fewer are free.
 func (d *disk) leave(n int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.dir, &st); err != nil {

@@ -1,4 +1,4 @@
-// Copy tests copying a directory with many small files and a large sparse one, with and without
+// Copy tests copying a directory with many small files and a large sparse file, with and without
 // faults.
 //
 //	go run ./interop/copy                  # 200 files in 20 directories and one of 128 MiB
@@ -13,12 +13,12 @@
 // the copy until the next fault, by put -r --resume and sync in turns. At the end the copy equals
 // the source, sync finds nothing to do, the server has no other file, and the source is unchanged.
 //
-// The full disk is a separate file system, which only root on Linux can mount; otherwise those
+// The full disk is a separate file system. Only root on Linux can mount the disk; otherwise the
 // cases are skipped, with a message.
 //
 // With -beside the same directory and file are copied without faults, and the speed is compared
 // with rclone with its own WebDAV server and with cp through a pipe. The methods take turns, so
 // that other load of the machine affects each equally; the table has the medians. cp writes the
-// large file in full, so the file system of -dir must have room for all its bytes. At the end the
-// program removes all its files.
+// large file in full, so the file system of -dir must have room for the full length. At the end the
+// program removes all created files.
 package main

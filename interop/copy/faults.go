@@ -14,7 +14,7 @@ import (
 	"viaduct/interop/internal/proc"
 )
 
-// A fault ends a copy before it is done.
+// A fault ends a copy before the copy is done.
 type fault string
 
 const (
@@ -25,7 +25,7 @@ const (
 	full      fault = "disk full"
 )
 
-// A phase is the part of a tree that is being copied.
+// A phase is the part of a tree being copied.
 type phase string
 
 const (
@@ -36,7 +36,7 @@ const (
 // interruptTime is how long an interrupted client may take to end.
 const interruptTime = 3 * time.Second
 
-// A copying is the copy that the cases of one transport repeat.
+// A copying is the copy repeated by the cases of a transport.
 type copying struct {
 	*plan
 	scheme string
@@ -116,7 +116,7 @@ type step struct {
 	part  float64
 }
 
-// A kind is one case of a transport: the faults that end the copy, one after the other.
+// A kind is a case of a transport: the faults that end the copy, one after the other.
 type kind struct {
 	name  string
 	steps []step
@@ -300,8 +300,8 @@ func (c *copying) smallOnes(ctx context.Context, args []string) error {
 // until waits until the fault of st is due: a part of the directories is stored, or a part of the
 // large file was read. It returns the number of stored directories.
 func (c *copying) until(p *proc.Process, tree string, st step) (dirs int, err error) {
-	// Small files may be read twice, because those that are already stored are compared; the
-	// answers are short.
+	// Small files may be read twice, because the already stored files are compared; the answers are
+	// short.
 	before := 3*int64(c.files)*(c.small+1024) + int64(st.part*float64(c.large))
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		es, err := os.ReadDir(tree)
@@ -336,7 +336,7 @@ func (c *copying) until(p *proc.Process, tree string, st step) (dirs int, err er
 	}
 }
 
-// partly returns an error unless every small file below root/tree equals that of the source.
+// partly returns an error unless every small file below root/tree equals the source's file.
 func (c *copying) partly(root string) error {
 	names, err := list(root)
 	if err != nil {

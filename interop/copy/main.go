@@ -120,8 +120,8 @@ func size(s string) (int64, error) {
 	return v << n, err
 }
 
-// serve starts a server of dir and returns its address. at is the address of the server that it
-// replaces, or "".
+// serve starts a server of dir and returns its address. at is the address of the replaced server,
+// or "".
 func (p *plan) serve(ctx context.Context, scheme, dir, at string) (*proc.Process, string, error) {
 	listen := at
 	if at == "" {

@@ -12,7 +12,7 @@ import (
 	"slices"
 )
 
-// largeName is the name of the large file, which is copied after the others.
+// largeName is the name of the large file, the last to be copied.
 const largeName = "large"
 
 // makeTree makes a directory with files of n random bytes each, in dirs subdirectories.
@@ -32,7 +32,7 @@ func makeTree(dir string, files, dirs int, n int64) error {
 	return nil
 }
 
-// sparseStep is the distance in bytes between the pieces that makeSparse writes.
+// sparseStep is the distance in bytes between the pieces written by makeSparse.
 const sparseStep = 4 << 20
 
 // makeSparse makes a file of n bytes, with a few distinct bytes in every sparseStep and holes
@@ -110,7 +110,7 @@ func same(a, b string) error {
 	defer fb.Close()
 	ba, bb := make([]byte, 1<<20), make([]byte, 1<<20)
 	for at := int64(0); ; {
-		// Ranges without data in both files are skipped, because they are zeros.
+		// Ranges without data in both files are skipped, because such ranges are zeros.
 		if next := min(dataFrom(fa, at), dataFrom(fb, at)); next > at {
 			at = next
 		}

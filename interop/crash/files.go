@@ -62,7 +62,7 @@ func (c *campaign) moment(name string) time.Duration {
 	return time.Duration(c.r.Int64N(int64(c.usual[name]) * 12 / 10))
 }
 
-// learn measures the undisturbed duration of the case name, unless it is known.
+// learn measures the undisturbed duration of the case name, unless the duration is known.
 func (c *campaign) learn(name string, f func() error) error {
 	if c.usual[name] > 0 {
 		return nil

@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// A campaign holds the state that the cases share.
+// A campaign holds the shared state of the cases.
 type campaign struct {
 	*options
 	ctx      context.Context
@@ -49,7 +49,7 @@ type campaign struct {
 	counts   map[string]int           // number of each result, for the summary
 }
 
-// A point is one kill. run returns a short description of the result.
+// A point is a kill. run returns a short description of the result.
 type point struct {
 	name string
 	run  func(c *campaign, dir string) (found string, err error)

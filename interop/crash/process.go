@@ -12,7 +12,7 @@ func (c *campaign) start(args ...string) (*proc.Process, error) {
 	return proc.Start(c.ctx, c.bin, args...)
 }
 
-// serve starts the command with args that make it listen, and returns its address.
+// serve starts the command with args that make it listen, and returns the address.
 func (c *campaign) serve(args ...string) (*proc.Process, string, error) {
 	p, err := c.start(args...)
 	if err != nil {
@@ -26,8 +26,8 @@ func (c *campaign) serve(args ...string) (*proc.Process, string, error) {
 	return p, url, nil
 }
 
-// again is serve for args with the address of a process that has just ended. It retries, because
-// the system may not have closed the sockets of that process yet.
+// again is serve for args with the address of a process that has just ended. again retries, because
+// the system may not have closed the sockets of the ended process yet.
 func (c *campaign) again(args ...string) (p *proc.Process, url string, err error) {
 	for end := time.Now().Add(proc.Patience); ; time.Sleep(100 * time.Millisecond) {
 		if p, url, err = c.serve(args...); err == nil || time.Now().After(end) || c.ctx.Err() != nil {
@@ -36,7 +36,7 @@ func (c *campaign) again(args ...string) (p *proc.Process, url string, err error
 	}
 }
 
-// do runs the command with args to its end.
+// do runs the command with args to the end.
 func (c *campaign) do(args ...string) error {
 	p, err := c.start(args...)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"viaduct/interop/internal/proc"
 )
 
-// handover replaces a proxy by a new one. Meanwhile it kills the new proxy if killNew is set, and
-// the old one otherwise.
+// handover replaces a proxy by a new proxy. Meanwhile handover kills the new proxy if killNew is
+// set, and the old proxy otherwise.
 func (c *campaign) handover(dir string, killNew bool) (found string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 			died++
 		}
 	}
-	// The surviving proxy, or a new one, serves at the address.
+	// The surviving proxy, or a new proxy, serves at the address.
 	if !works(address) {
 		old.Kill()
 		fresh.Kill()

@@ -11,7 +11,7 @@ import (
 	"viaduct/interop/internal/proc"
 )
 
-// Files of a tree. They are short, so that kills happen between files as well as within one.
+// Files of a tree. Short files make kills happen between files as well as within a file.
 const (
 	treeDirs  = 8
 	treeFiles = 5 // files in each directory

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// A skip is the reason why the program cannot run here: it names what this machine lacks.
+// A skip is the reason why the program cannot run here: the text names what this machine lacks.
 type skip struct{ error }
 
 var require = flag.Bool("require", false, "fail if something is missing, instead of skipping")

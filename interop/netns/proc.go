@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// descriptors counts the open descriptors of this process.
+// descriptors counts the process's open descriptors.
 func descriptors() int {
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -17,7 +17,7 @@ func descriptors() int {
 	return len(all) - 1 // without the descriptor of the directory itself
 }
 
-// badChecksums returns how many segments the TCP of this namespace has dropped because of a wrong
+// badChecksums returns the number of segments dropped by the namespace's TCP because of a wrong
 // checksum.
 func badChecksums() uint64 {
 	b, err := os.ReadFile("/proc/self/net/snmp")

@@ -32,7 +32,7 @@ type host struct {
 // hostAddr returns the address of the i-th host, from 0.
 func hostAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, byte(1 + i)}) }
 
-// newHost adds a port to n and starts a worker in its namespace.
+// newHost adds a port to n and starts a worker in the port's namespace.
 func newHost(ctx context.Context, n *link.Network, i, mtu int, seed uint64) (*host, error) {
 	h := &host{addr: hostAddr(i)}
 	var err error
@@ -77,7 +77,7 @@ func (h *host) job(j job) (o outcome, err error) {
 	return o, err
 }
 
-// end asks the worker to end, and kills it after ten seconds.
+// end asks the worker to end, and kills the worker after ten seconds.
 func (h *host) end() {
 	h.in.Close()
 	t := time.AfterFunc(10*time.Second, func() { h.cmd.Process.Kill() })

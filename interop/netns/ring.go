@@ -13,11 +13,11 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// members is the number of hosts that join the fabric. The fabric has a separate namespace.
+// members is the number of hosts in the fabric. The fabric has a separate namespace.
 const members = 4
 
-// ring runs a Fibre Channel fabric in one namespace, and members in four others,
-// each of which has connections to the next.
+// ring runs a Fibre Channel fabric in one namespace, and members in four others. Each member has
+// connections to the next.
 func ring(ctx context.Context, o *options, s scenario) (said string, err error) {
 	bin, err := builtViaduct()
 	if err != nil {
@@ -51,8 +51,8 @@ func ring(ctx context.Context, o *options, s scenario) (said string, err error) 
 		return "", fmt.Errorf("the fabric: %w", err)
 	}
 	fcvi := []string{"fcvi"}
-	// Each NIC is a port with a separate host address: one NIC listens for each plan, and one
-	// dials.
+	// Each NIC is a port with a separate host address: one NIC listens for each plan, and another
+	// NIC dials.
 	address := func(plan string, i int) string {
 		return fmt.Sprintf("10.0.%d.%d", map[string]int{"long": 1, "short": 2, "": 3}[plan], i)
 	}

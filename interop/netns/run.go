@@ -32,8 +32,8 @@ func program(ctx context.Context) error {
 	return o.all(ctx)
 }
 
-// all runs the scenarios, several at a time, because they mostly wait. Then it runs, one by one,
-// the scenarios that measure times.
+// all runs the scenarios, several at a time, because scenarios mostly wait. Then all runs, one by
+// one, the scenarios that measure times.
 func (o *options) all(ctx context.Context) error {
 	if again, err := sandbox(ctx); again {
 		return err

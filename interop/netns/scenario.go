@@ -66,8 +66,8 @@ type test struct {
 
 const defaultMTU = 1500
 
-// pair is the usual scenario: two hosts, each of which keeps long connections of all transports to
-// the other, and opens and closes short ones.
+// pair is the usual scenario: two hosts. Each keeps long connections of all transports to the
+// other, and opens and closes short connections.
 func pair(ctx context.Context, o *options, s scenario) (said string, err error) {
 	t := &test{s: s, net: link.New(), plans: map[string]mixed.Plan{"long": longPlan(s.traffic, s.rate), "short": plans["short"]}}
 	defer t.net.Close()
@@ -138,8 +138,8 @@ func pair(ctx context.Context, o *options, s scenario) (said string, err error) 
 // setupLimit is longer than any documented time limit of a set-up.
 const setupLimit = 40 * time.Second
 
-// kept is the number of descriptors that a process keeps for later connections: the runtime's epoll
-// instance and those of frameio.
+// kept is the number of descriptors kept for later connections: the runtime's epoll instance and
+// frameio's instances.
 const kept = 6
 
 // everywhere gives job j to all workers at the same time and waits for the outcomes.
@@ -153,9 +153,9 @@ func (t *test) everywhere(j job) ([]outcome, error) {
 	return out, errors.Join(errs...)
 }
 
-// collect waits until all connections have ended and returns the outcomes of all workers. It first
-// waits for every connection that a worker dialled, so that no listener closes during a set-up
-// whose first packet was lost.
+// collect waits until all connections have ended and returns the outcomes of all workers. collect
+// first waits for every connection dialled by a worker, because no listener may close during a
+// set-up whose first packet was lost.
 func (t *test) collect() ([]outcome, error) {
 	if _, err := t.everywhere(job{Finish: true}); err != nil {
 		return nil, err
@@ -266,7 +266,7 @@ func (t *test) all(f link.Fault) {
 	}
 }
 
-// scenarios returns all scenarios in the order in which they start: long ones come first.
+// scenarios returns all scenarios in the order of starting: long scenarios come first.
 func scenarios(long bool) []scenario {
 	traffic := 4 * time.Second
 	if long {

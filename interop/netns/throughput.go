@@ -78,7 +78,7 @@ func throughput(ctx context.Context, o *options, s scenario) (said string, err e
 	return strings.Join(parts, "; "), errors.Join(errs...)
 }
 
-// compare measures one transport in turns with plain TCP.
+// compare measures a transport in turns with plain TCP.
 func compare(ctx context.Context, s scenario, bin, transport string) (said string, err error) {
 	n := link.New()
 	defer n.Close()

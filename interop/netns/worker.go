@@ -18,10 +18,9 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// A job tells a worker what to do; each field that is set is a separate task. The answer is an
-// outcome.
+// A job tells a worker what to do; each set field is a separate task. The answer is an outcome.
 type job struct {
-	// Listen: listen at this host with each transport, for each plan.
+	// Listen: listen at the worker's host with each transport, for each plan.
 	Listen string // host address
 	Plans  map[string]mixed.Plan
 
@@ -34,10 +33,10 @@ type job struct {
 	Attempt    time.Duration // time limit of a set-up
 	Limit      time.Duration // time limit of a connection's run, which then counts as hung
 
-	// Ready: wait until this many long connections of the worker are up.
+	// Ready: wait for the given number of long connections of the worker to be up.
 	Ready int
 
-	// Finish: wait until every connection that this worker dialled has ended.
+	// Finish: wait until every connection dialled by the worker has ended.
 	Finish bool
 
 	// Collect: wait for all connections, close the listeners, and report. It follows the Finish of
@@ -61,7 +60,7 @@ type outcome struct {
 	Checked uint64 // segments that the namespace's TCP dropped because of a wrong checksum
 }
 
-// A run is one end of one connection, or an attempt to make one.
+// A run is an end of a connection, or an attempt to make a connection.
 type run struct {
 	Transport, Plan string
 	Dialled         bool
@@ -75,7 +74,7 @@ type run struct {
 	Hung            bool // the time limit ended the run
 }
 
-// leftovers counts resources that remain after all connections have ended.
+// leftovers counts the remaining resources after all connections have ended.
 type leftovers struct{ Goroutines, Descriptors, Regions int }
 
 type worker struct {
@@ -96,7 +95,7 @@ type worker struct {
 
 var errHang = errors.New("ended by the limit of the test")
 
-// work is the worker process: it reads jobs and writes outcomes.
+// work is the worker process: work reads jobs and writes outcomes.
 func work(ctx context.Context) error {
 	w := &worker{nodes: map[string]mixed.Node{}}
 	w.ctx, w.stop = context.WithCancel(ctx)

@@ -68,8 +68,7 @@ var (
 	doorbellsText = regexp.MustCompile(`queue pair \d+: (\d+) requests, (\d+) doorbells`)
 )
 
-// perftest runs a tool at both ends, and returns the figures that the tool prints and the number of
-// doorbells.
+// perftest runs a tool at both ends, and returns the printed figures and the number of doorbells.
 func (l *lab) perftest(ctx context.Context, way string, flags []string, line string) (string, error) {
 	port := l.freePort()
 	server := append(strings.Fields(line), "-R", "-F", "-p", port)
@@ -110,7 +109,7 @@ func (l *lab) perftest(ctx context.Context, way string, flags []string, line str
 	return fmt.Sprintf("%s MB/s, %s at the peak, %s Mpps, %d doorbells", m[2], m[1], m[3], bells), nil
 }
 
-// commandFigure returns what commands prints in this program under a supervisor.
+// commandFigure returns the output of commands in this program under a supervisor.
 func (l *lab) commandFigure(ctx context.Context) (string, error) {
 	b, err := l.command(ctx, l.supervised(nil, l.path("explain"), "", l.self, "-commands")...).Output()
 	return strings.TrimSpace(string(b)), err
@@ -149,7 +148,7 @@ func commands() error {
 	return nil
 }
 
-// both runs a pair under one supervisor.
+// both runs a pair under a single supervisor.
 func (l *lab) both(ctx context.Context, supervised func(explain string, argv ...string) []string, explain string, p pair) error {
 	arg, err := json.Marshal(p)
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 
 const nobody = 65534
 
-// limit bounds one run of a trial. A run takes a second or two on an idle machine, but many times
-// longer on a busy one, because most programs spin.
+// limit bounds a run of a trial. A run takes a second or two on an idle machine, but many times
+// longer on a busy machine, because most programs spin.
 var limit = time.Minute
 
-// A lab holds the state that trials share.
+// A lab holds the shared state of the trials.
 type lab struct {
 	dir     string // directory of all files, readable and writable for every user
 	viaduct string
@@ -129,7 +129,7 @@ func (l *lab) keep(out []byte, files ...string) string {
 	return dir
 }
 
-// path returns a new path that ends in name.
+// path returns a new path ending in name.
 func (l *lab) path(name string) string {
 	l.n++
 	return filepath.Join(l.dir, fmt.Sprintf("%d.%s", l.n, name))
@@ -164,8 +164,8 @@ func (l *lab) freePort() string {
 	}
 }
 
-// listens reports whether a TCP socket listens at the port. RDMA programs do not print that they
-// listen, and they would count a trial connection as a client.
+// listens reports whether a TCP socket listens at the port. RDMA programs do not report listening,
+// and would count a trial connection as a client.
 func listens(port string) bool {
 	n, _ := strconv.Atoi(port)
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -179,7 +179,7 @@ func listens(port string) bool {
 	return false
 }
 
-// A pair is two programs that talk to each other; the first one listens.
+// A pair is two programs talking to each other; the first program listens.
 type pair struct {
 	Port           string
 	Server, Client []string
@@ -187,7 +187,7 @@ type pair struct {
 	ClientOut      string
 }
 
-// start starts one end with its output in a file. ended gets the result of the process.
+// start starts an end with the output in a file. ended gets the result of the process.
 func start(c *exec.Cmd, out string) (ended <-chan error, err error) {
 	f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
 	if err != nil {
@@ -218,7 +218,7 @@ func listening(ctx context.Context, port string, ended <-chan error) error {
 	return nil
 }
 
-// talk runs both ends of a pair until they have ended, the client once the server listens.
+// talk runs both ends of a pair to the end, and starts the client once the server listens.
 func (p *pair) talk(ctx context.Context, command func(context.Context, ...string) *exec.Cmd) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -261,8 +261,8 @@ func whether(ctx context.Context, err error) error {
 	return err
 }
 
-// pairHelper is the main function of this program under a supervisor, where it runs both ends of a
-// pair. It returns the exit status.
+// pairHelper is the main function of this program under a supervisor, and runs both ends of a pair.
+// The result is the exit status.
 func pairHelper(arg string) int {
 	var p pair
 	if err := json.Unmarshal([]byte(arg), &p); err != nil {
@@ -293,7 +293,7 @@ func said(files ...string) string {
 	return b.String()
 }
 
-// find returns the path of a program or file, or "" if it is not installed.
+// find returns the path of a program or file, or "" if not installed.
 func find(name string) string {
 	if filepath.IsAbs(name) {
 		if _, err := os.Stat(name); err != nil {

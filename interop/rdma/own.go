@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// The directory of our own programs, and a header that they include.
+// The directory of our own programs, and a header included by the programs.
 const (
 	cSource  = "interop/rdma/c"
 	cHeaders = "/usr/include/rdma/rdma_cma.h" // from librdmacm-dev, which depends on libibverbs-dev
@@ -32,7 +32,8 @@ func (l *lab) buildC(ctx context.Context) error {
 }
 
 // ownPrograms returns the trials of our own programs. Under one supervisor both ends use a link
-// within the supervisor, under two they use shared memory; with --tcp they use TCP in both cases.
+// within the supervisor, under two supervisors shared memory; with --tcp the ends use TCP in both
+// cases.
 func ownPrograms() []trial {
 	needs := []string{"cc", cHeaders}
 	alone := func(name string, flags ...string) trial {

@@ -12,7 +12,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// peer runs the Go end of a trial, which does not run under viaduct run. role is serve or call.
+// peer runs the Go end of a trial, without viaduct run. role is serve or call.
 func peer(what, role, port string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -72,7 +72,7 @@ func perftestPeer(ctx context.Context, t perftest.Test, role, at string) error {
 	return err
 }
 
-// messages is the number of messages that ucmatose sends each way.
+// messages is the number of ucmatose's messages each way.
 const messages = 10
 
 // send sends count messages of n bytes, one after the other.

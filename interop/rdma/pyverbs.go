@@ -21,8 +21,8 @@ var (
 	pyverbsSkip = regexp.MustCompile(`skipped ['"](.*)['"]`)
 )
 
-// pyverbsReasons are the reasons for which the suite skips tests on a device like the kernel's siw.
-// Any other reason means that our device lacks something.
+// pyverbsReasons are the suite's reasons for skipping tests on a device like the kernel's siw. Any
+// other reason means that our device lacks something.
 var pyverbsReasons = []struct{ text, why string }{
 	{"No supported port is up", "traffic over InfiniBand and RoCE"},
 	{"is not supported", "what siw does not have either"},
@@ -32,8 +32,8 @@ var pyverbsReasons = []struct{ text, why string }{
 	{"No net device", "no network of InfiniBand"}, {"No device", "no such device"},
 }
 
-// judgePyverbs checks the summary of the suite: no failure, and no skip because of a missing
-// feature that the device must have.
+// judgePyverbs checks the summary of the suite: no failure, and no skip because of a required
+// feature missing in the device.
 func judgePyverbs(_ *lab, out string) (note string, err error) {
 	m := pyverbsRan.FindStringSubmatch(out)
 	if m == nil {

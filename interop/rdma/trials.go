@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// A trial is a program, or two programs that talk to each other.
+// A trial is a program, or two programs talking to each other.
 type trial struct {
 	name  string
 	needs []string // programs and files that must be installed
 	long  bool     // runs only with -long
 	flags []string // flags of viaduct run
-	// briefly is the way that is left out without -long.
+	// briefly is the way left out without -long.
 	briefly string
 
 	// alone is the command line of a single program, whose output must contain says. judge, if set,
@@ -27,11 +27,11 @@ type trial struct {
 	alone []string
 	judge func(l *lab, out string) (note string, err error)
 
-	// pair returns the command lines of both ends; one of them must print says.
+	// pair returns the command lines of both ends; at least one end must print says.
 	pair func(l *lab, port string) (server, client []string)
 	says string
-	// moves is the least number of bytes that the connections must carry. Fewer show that a program
-	// has fallen back to TCP. 0 means that no bytes are counted.
+	// moves is the least number of bytes the connections must carry. Fewer show that a program has
+	// fallen back to TCP. With 0 no bytes are counted.
 	moves int64
 	// peer returns the command lines of the Go program for either end; nil if there is none.
 	peer func(l *lab, port string) (server, client []string)
@@ -48,7 +48,7 @@ func (tr *trial) has(way string) bool {
 	return true
 }
 
-// missing returns a program that a trial needs and that is not installed, or "".
+// missing returns a program needed by a trial but not installed, or "".
 func (tr *trial) missing() string {
 	for _, p := range tr.needs {
 		if find(p) == "" {
@@ -212,13 +212,13 @@ func briefly(tr trial) trial {
 	return tr
 }
 
-// without returns a copy of tr that runs in the given way only with -long.
+// without returns a copy of tr for which the given way runs only with -long.
 func (tr trial) without(way string) trial {
 	tr.briefly = way
 	return tr
 }
 
-// rsockets returns the path of the preload library that carries sockets over RDMA.
+// rsockets returns the path of the preload library for sockets over RDMA.
 func rsockets() string {
 	found, _ := filepath.Glob("/usr/lib/*/rsocket/librspreload.so")
 	if len(found) == 0 {
@@ -276,8 +276,8 @@ func qperf(long bool, tests ...string) trial {
 }
 
 // iperf returns a trial of iperf3 over rsockets. With rdma-core 44 a server with more than three
-// connections does not end, because the library's connection thread polls a list that was freed
-// when it grew (rdma-core pull request 1484).
+// connections does not end, because the library's connection thread polls a list freed by growing
+// (rdma-core pull request 1484).
 func iperf(long bool, args ...string) trial {
 	return trial{name: "iperf3 " + strings.Join(args, " "), needs: []string{rsockets(), "iperf3"}, says: "receiver", moves: 4 << 20, long: long, briefly: one,
 		pair: func(_ *lab, port string) (server, client []string) {

@@ -23,7 +23,7 @@ import (
 // electionTime is the election time-out of the members.
 const electionTime = 500 * time.Millisecond
 
-// A member is one etcd of the cluster.
+// A member is an etcd of the cluster.
 type member struct {
 	name, client, peer string // name, and addresses as HOST:PORT
 	args               []string
@@ -122,7 +122,7 @@ func (c *cluster) close() {
 	}
 }
 
-// leader waits until a running member other than old says that it is the leader, and returns that
+// leader waits until a running member other than old reports being the leader, and returns the
 // member.
 func (c *cluster) leader(ctx context.Context, old *member) (*member, error) {
 	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {

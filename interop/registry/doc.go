@@ -8,20 +8,20 @@
 //
 //   - the leader is killed by SIGKILL: no lookup fails for longer than the election and one second,
 //     and a new listener can register;
-//   - a listener is killed: lookups do not return it beyond its lease;
-//   - two members are killed, so that there is no quorum: lookups are answered from the last known
-//     table, for one connection each, none beyond its lease; the Port Mapper's metric reports that,
-//     and a registration is refused with a reason;
+//   - a listener is killed: lookups do not return the listener after the lease has ended;
+//   - two members are killed, and there is no quorum: lookups are answered from the last known
+//     table, for one connection each, none beyond its lease; the Port Mapper's metric reports the
+//     loss, and a registration is refused with a reason;
 //   - the members are restarted: live services are answered again, and can register;
-//   - the history that a watch needs is compacted while its member is down: lookups still return
-//     the change in it;
+//   - the history needed by a watch is compacted while the watched member is down: lookups still
+//     return the change in the history;
 //   - the whole cluster is restarted;
 //   - two fabrics and their 20 members register: each member is reached by name from the other
-//     fabric, also during the election of a leader; a fabric that is killed and restarted serves
-//     all of them again in time; the record of a member that ends is removed at once, that of a
-//     killed member with its lease;
+//     fabric, also during the election of a leader; a killed and restarted fabric serves all
+//     members again in time; the record of an ended member is removed at once, the record of a
+//     killed member with the lease;
 //   - SRV records of dnsmasq are answered, and a registration there is refused.
 //
 // The program needs etcd and dnsmasq (Debian: etcd-server and dnsmasq-base), and skips loudly if
-// one is missing.
+// either is missing.
 package main

@@ -14,7 +14,7 @@ import (
 // members is the number of members of both fabrics together.
 const members = 20
 
-// backTime is how long a restarted fabric may take to serve its members.
+// backTime is how long a restarted fabric may take to serve the members.
 const backTime = 15 * time.Second
 
 // A plant is the two fabrics and their members.
@@ -106,7 +106,7 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the fabric was back in service only after %v", slowest)
 	}
 
-	// The record of a member that ends is removed at once, the record of a killed member when its
+	// The record of an ended member is removed at once, the record of a killed member when the
 	// lease ends.
 	if err := p.members[0].End(); err != nil {
 		return "", err
@@ -137,8 +137,8 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d members reached by name from the other fabric, without a leader too; all again %v after a fabric was back; one that was killed gone after %v", members, slowest.Round(time.Millisecond), gone.Round(time.Millisecond)), nil
 }
 
-// name returns the name of member i, which must be less than 100. With two digits, no name is a
-// prefix of another name, so that a table can be searched for a name.
+// name returns the name of member i. i must be less than 100. With two digits, no name is a prefix
+// of another name, and a table can be searched for a name.
 func name(i int) string { return fmt.Sprintf("node-%02d", i) }
 
 func (p *plant) startFirst() (err error) {
@@ -161,8 +161,8 @@ func (t *trial) list(ctx context.Context) (string, error) {
 	return all.String(), nil
 }
 
-// pingAll reaches every member by its name from the other fabric, and returns the time at which the
-// last member was reached. wait is the value of --wait, or "".
+// pingAll reaches every member by name from the other fabric, and returns the time of reaching the
+// last member. wait is the value of --wait, or "".
 func (p *plant) pingAll(ctx context.Context, wait string) (last time.Time, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex // guards last, err

@@ -13,7 +13,7 @@ import (
 	"viaduct/portmap"
 )
 
-// A service is a name that lookups ask for, with the results of the lookups.
+// A service is a looked-up name, with the results of the lookups.
 type service struct {
 	conventional netip.AddrPort
 
@@ -29,8 +29,8 @@ type service struct {
 	marked bool          // the last answer was valid for one connection only
 }
 
-// Lookups per second in total. They come from several addresses of this host, so that each stays
-// below the rate limit of a Port Mapper.
+// Lookups per second in total. The lookups come from several addresses of the host, so that each
+// address stays below the rate limit of a Port Mapper.
 const (
 	rate    = 500
 	sources = 5
@@ -113,7 +113,7 @@ func (q *question) answered(m portmapwire.Message) {
 	q.service.count(good, q.at, portmap.PmTime(m.PmTime) == portmap.Once)
 }
 
-// count records the outcome of a lookup that was sent at time at.
+// count records the outcome of a lookup sent at time at.
 func (s *service) count(good bool, at time.Time, marked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +142,8 @@ func (s *service) begin(must bool, gone time.Time) {
 	}
 }
 
-// await waits until is returns true for the results of the running lookups. After proc.Patience it
-// returns an error that contains what.
+// await waits until is returns true for the results of the running lookups. After proc.Patience
+// await returns an error containing what.
 func (s *service) await(ctx context.Context, what string, is func(*service) bool) error {
 	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()

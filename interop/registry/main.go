@@ -26,8 +26,8 @@ const (
 )
 
 func main() {
-	// SIGPIPE is caught, because it would end this process, and leave the child processes, when the
-	// reader of the output has ended.
+	// SIGPIPE is caught, because the signal would end the process, and leave the child processes,
+	// when the reader of the output has ended.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	flag.Parse()
 	err := run(ctx)
@@ -67,7 +67,7 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// lookDNS returns the path of dnsmasq, which is not in the PATH of every user.
+// lookDNS returns the path of dnsmasq, absent from some users' PATH.
 func lookDNS() (string, error) {
 	for _, name := range []string{"dnsmasq", "/usr/sbin/dnsmasq"} {
 		if p, err := exec.LookPath(name); err == nil {
@@ -107,7 +107,7 @@ func (t *trial) start(args ...string) (*proc.Process, error) {
 	return p, err
 }
 
-// portMapper starts a Port Mapper and returns its address.
+// portMapper starts a Port Mapper and returns the address.
 func (t *trial) portMapper(args ...string) (*proc.Process, netip.AddrPort, error) {
 	var at netip.AddrPort
 	p, err := t.start(append([]string{"portmap", "serve", "--listen", "127.0.0.1:0"}, args...)...)
@@ -124,7 +124,7 @@ func (t *trial) portMapper(args ...string) (*proc.Process, netip.AddrPort, error
 	return p, at, err
 }
 
-// listen starts the listener of a service, which registers itself.
+// listen starts the listener of a service. The listener registers itself.
 func (t *trial) listen(name string) error {
 	s := t.services[name]
 	p, err := t.start("echo", "--listen", "sdp://"+s.sdp.String(), "--registry", t.registry, "--register", s.conventional.String(), "--lease", lease.String(), "--log-level", "info")
@@ -283,7 +283,7 @@ func (t *trial) quorumLost(ctx context.Context) (string, error) {
 	return fmt.Sprintf("marked after %v, answered on, all gone within the lease, registration refused", marked.Round(time.Millisecond)), nil
 }
 
-// quorumRestored restarts the two members that quorumLost has killed.
+// quorumRestored restarts the two members killed by quorumLost.
 func (t *trial) quorumRestored(ctx context.Context) (string, error) {
 	begin := time.Now()
 	for _, m := range t.c.members[:2] {
@@ -344,7 +344,7 @@ func (t *trial) ask(ctx context.Context, m *member, f func(context.Context, *cli
 	}
 }
 
-// compacted stops the only member that a Port Mapper knows, compacts the history of the changes
+// compacted stops the only member known to a Port Mapper, compacts the history of the changes
 // meanwhile, and restarts the member.
 func (t *trial) compacted(ctx context.Context) (string, error) {
 	m := t.c.members[0]
@@ -413,7 +413,7 @@ func (t *trial) compacted(ctx context.Context) (string, error) {
 	return fmt.Sprintf("read anew, and the next change answered after %v", time.Since(begin).Round(time.Millisecond)), <-lookups
 }
 
-// restarted kills all members at once and restarts them.
+// restarted kills and restarts all members at once.
 func (t *trial) restarted(ctx context.Context) (string, error) {
 	if err := t.healthy(ctx); err != nil {
 		return "", err

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Addresses of the emulated device of viaduct run. The devices of this process have other
-// addresses, because each uses UDP port 4791 of its address.
+// Addresses of the emulated device of viaduct run. The devices of the test process have other
+// addresses, because each device uses UDP port 4791 of its address.
 var (
 	deviceAddr  = netip.MustParseAddr("198.18.87.3")
 	deviceAddr6 = netip.MustParseAddr("fd87::3")
 )
 
-// A deviceTalk is a conversation between a program of this machine, under viaduct run --rdma, and a
-// program of the guest.
+// A deviceTalk is a conversation between a host program, under viaduct run --rdma, and a program of
+// the guest.
 type deviceTalk struct {
 	line         string // command of both programs
 	ours, theirs string // options of the program here, and of the program in the guest
@@ -38,7 +38,7 @@ func (t deviceTalk) String() string {
 }
 
 // deviceTalks returns conversations of unmodified programs in both roles. all adds the
-// conversations that take minutes.
+// conversations of several minutes.
 func deviceTalks(all bool) (ts []deviceTalk) {
 	for _, serves := range []bool{false, true} {
 		add := func(line string, packets int) {
@@ -51,8 +51,8 @@ func deviceTalks(all bool) (ts []deviceTalk) {
 		add("ibv_rc_pingpong -d rxe0 -e -n 100 -s 1", 200)
 		add("ibv_srq_pingpong -d rxe0 -q 4 -n 100 -s 4096", 200)
 		add("ibv_ud_pingpong -d rxe0 -n 50 -s 1000", 100)
-		// Conversations by rdma_cm. The server of rping gets its address as an option. A client on
-		// this machine gets the device's address as an option, because the interface has several
+		// Conversations by rdma_cm. The server of rping gets an address as an option. A client on
+		// the host gets the device's address as an option, because the interface has several
 		// addresses.
 		from := func(option string) string {
 			if serves {
@@ -81,7 +81,7 @@ func deviceTalks(all bool) (ts []deviceTalk) {
 }
 
 // perftests returns command lines of perftest: the latency and bandwidth test of each operation,
-// over each transport that supports the operation.
+// over each transport with the operation.
 func perftests() (lines []string) {
 	for _, c := range []struct{ operation, transports string }{{"send", "RC UC UD"}, {"write", "RC UC"}, {"read", "RC"}, {"atomic", "RC"}} {
 		for transport := range strings.FieldsSeq(c.transports) {
@@ -99,15 +99,15 @@ func perftests() (lines []string) {
 	return lines
 }
 
-// build builds the command at path in this module and returns the path of the program.
+// build builds the command at path in the module and returns the path of the program.
 func build(ctx context.Context, dir, path string) (string, error) {
 	bin := filepath.Join(dir, filepath.Base(path)+".bin")
 	_, err := command(ctx, "", "go", "build", "-o", bin, "viaduct/"+path)
 	return bin, err
 }
 
-// runExample runs the example of package roce, which writes into the memory of a program in the
-// guest and reads the bytes back.
+// runExample runs the example of package roce. The example writes into the memory of a program in
+// the guest and reads the bytes back.
 func runExample(ctx context.Context, bin string, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -164,8 +164,8 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 		atClient = ""
 	}
 	client := strings.Join([]string{t.line, atClient, t.client, address}, " ")
-	// The server may be late, so the client is tried repeatedly. The server serves one client only,
-	// so a client that fails after it has connected finds no server later.
+	// The server may be late, so the client is tried repeatedly. The server serves a single client,
+	// so a client failing after connecting finds no server later.
 	err := call("for i in 1 2 3 4 5 6 7 8 9; do sleep 1; " + client + " && exit 0; done; exit 1")
 	if err != nil {
 		cancel()

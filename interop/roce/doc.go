@@ -5,11 +5,11 @@
 //	go run ./interop/roce -only device
 //	go run ./interop/roce -all      # with perftest, some minutes more
 //
-// The guest consists of Debian's kernel with its module rdma_rxe, and of the pingpong programs of
-// this machine's rdma-core and perftest. The guest is connected by a tap interface with an MTU of
-// 9000. QEMU's own network cannot be used, because it rewrites IP addresses, which the invariant
-// CRC covers. Creating a tap interface needs root. Without root, QEMU, Debian's packages or port
-// 4791 the program prints what is missing, and skips.
+// The guest consists of Debian's kernel with the module rdma_rxe, and of the pingpong programs of
+// the host's rdma-core and perftest. The guest is connected by a tap interface with an MTU of 9000.
+// QEMU's own network cannot be used, because it rewrites IP addresses, covered by the invariant
+// CRC. Creating a tap interface needs root. Without root, QEMU, Debian's packages or port 4791 the
+// program prints what is missing, and skips.
 //
 // Programs in the guest exchange messages with a peer in this process, as server and as client:
 // over reliable and unreliable connections and datagrams, with path MTUs of 1024 and 4096, and

@@ -23,8 +23,8 @@ var guestInit []byte
 var guestPrograms = []string{"ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "rping", "ucmatose", "udaddy", "ibv_devinfo", "rdma",
 	"ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw", "ib_read_lat", "ib_read_bw", "ib_atomic_lat", "ib_atomic_bw"}
 
-// guestModules are copied into the guest with the modules that they need. rxe cannot create a
-// device without crc32_generic.
+// guestModules are copied into the guest with all dependencies. rxe cannot create a device without
+// crc32_generic.
 var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "rdma_rxe", "crc32_generic"}
 
 // A skip is the reason why the program cannot run here.
@@ -61,8 +61,8 @@ var imagePackage = regexp.MustCompile(`Depends: (linux-image-([0-9][^ \n]*-amd64
 // An image is the kernel and initial RAM disk of the guest.
 type image struct{ kernel, initrd string }
 
-// buildImage builds the image in dir. It stores the kernel's package in the directory cache. The
-// error is a skip if this machine lacks something.
+// buildImage builds the image in dir, and stores the kernel's package in the directory cache. The
+// error is a skip if the machine lacks something.
 func buildImage(ctx context.Context, cache, dir string) (*image, error) {
 	if err := need("apt-get", "apt-cache", "dpkg-deb", "depmod", "modprobe", "busybox", "ldd", "cpio", "gzip"); err != nil {
 		return nil, err
@@ -107,8 +107,8 @@ func buildImage(ctx context.Context, cache, dir string) (*image, error) {
 
 var libraryPath = regexp.MustCompile(`(/\S+) \(0x`)
 
-// fillRoot fills root, the directory of the guest's file system. memory is the path of the program
-// that lends memory.
+// fillRoot fills root, the directory of the guest's file system. memory is the path of the
+// memory-lending program.
 func fillRoot(ctx context.Context, root, kernel, release, memory string) error {
 	for _, d := range []string{"bin", "dev", "etc/libibverbs.d", "lib64", "proc", "run", "sys", "tmp", "usr/bin", "usr/lib"} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
@@ -207,8 +207,8 @@ type guest struct {
 // bootLimit is long, because without KVM the processor is emulated.
 const bootLimit = 120 * time.Second
 
-// boot starts a guest at the tap interface, captures the packets of its network card, and waits
-// until it accepts commands.
+// boot starts a guest at the tap interface, captures the packets of the guest's network card, and
+// waits until the guest accepts commands.
 func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, error) {
 	g := &guest{exited: make(chan struct{}), console: filepath.Join(dir, "console"), address: address}
 	accel := []string{"-accel", "tcg", "-cpu", "max"}
@@ -243,7 +243,7 @@ func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, err
 	}
 }
 
-// run runs a shell script in the guest, for at most limit, and returns its output. A status other
+// run runs a shell script in the guest, for at most limit, and returns the output. A status other
 // than 0 is an error.
 func (g *guest) run(limit time.Duration, script string) (string, error) {
 	d := net.Dialer{Timeout: 2 * time.Second}
@@ -273,7 +273,7 @@ func (g *guest) consoleTail() string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// stop shuts the guest down, which completes its capture.
+// stop shuts the guest down, and so completes the capture.
 func (g *guest) stop() {
 	g.run(2*time.Second, "poweroff -f")
 	select {

@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// Addresses of this side and of the guest. The guest's init sets its IPv6 address.
+// Addresses of this side and of the guest. The guest's init sets the guest's IPv6 address.
 var (
 	ours    = netip.MustParseAddr("198.18.87.1")
 	ours6   = netip.MustParseAddr("fd87::1")
@@ -133,14 +133,14 @@ func run(ctx context.Context, keep, cache string, only *regexp.Regexp, all bool)
 	return dissect(ctx, filepath.Join(dir, "capture.pcap"), packets)
 }
 
-// A check is one conversation.
+// A check is a conversation.
 type check struct {
 	name    string
 	packets int // least number of packets in the capture
 	run     func(context.Context, *guest) error
 }
 
-// checks returns all conversations with devices of this process. dev is the device of the IPv4
+// checks returns all conversations with devices of the process. dev is the device of the IPv4
 // address ours, dev6 the device of ours6.
 func checks(dev, dev6 *roce.Device) (cs []check) {
 	addFor := func(d *roce.Device, family string, t talk) {
@@ -173,8 +173,8 @@ func checks(dev, dev6 *roce.Device) (cs []check) {
 	return cs
 }
 
-// converse runs the conversations, and stops after three failures. It returns the number of
-// failures, and the number of packets that the capture must contain at least.
+// converse runs the conversations, and stops after three failures. The results are the number of
+// failures, and the least number of packets in the capture.
 func converse(ctx context.Context, cs []check, dev, dev6 *roce.Device, g *guest) (failures, packets int) {
 	for _, c := range cs {
 		begin := time.Now()

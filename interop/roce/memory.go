@@ -26,7 +26,7 @@ const (
 	memoryLen  = 1 << 20
 )
 
-// compileMemory compiles the guest's program that lends its memory, and returns the program's path.
+// compileMemory compiles the guest's memory-lending program, and returns the program's path.
 func compileMemory(ctx context.Context, dir string) (string, error) {
 	if err := need("gcc"); err != nil {
 		return "", err
@@ -41,8 +41,7 @@ func compileMemory(ctx context.Context, dir string) (string, error) {
 	return program, nil
 }
 
-// A loan is a queue pair that is connected to the guest's program, and the memory that the program
-// lends.
+// A loan is a queue pair connected to the guest's program, and the memory lent by the program.
 type loan struct {
 	ctx context.Context
 	qp  *roce.QueuePair
@@ -90,7 +89,7 @@ func borrow(ctx context.Context, dev *roce.Device, g *guest, mtu int) (*loan, er
 	return l, err
 }
 
-// do posts requests, of which only the last is signaled, and waits for the completion of the last.
+// do posts requests, signals only the last, and waits for the completion of the last.
 func (l *loan) do(wrs ...roce.SendWR) (roce.Completion, error) {
 	for i := range wrs {
 		wrs[i].Unsignaled = i+1 < len(wrs)

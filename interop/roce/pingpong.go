@@ -57,8 +57,8 @@ func (t talk) script(us netip.Addr) string {
 	return s
 }
 
-// gidIndex returns a shell expression for the index of the guest's GID whose address family is that
-// of us.
+// gidIndex returns a shell expression for the index of the guest's GID whose address family equals
+// the family of us.
 func gidIndex(us netip.Addr) string {
 	if us.Is4() {
 		return "$(gid ffff:c612)" // 198.18
@@ -66,8 +66,8 @@ func gidIndex(us netip.Addr) string {
 	return "$(gid fd87)"
 }
 
-// word returns the message by which the programs describe a queue pair: LID, queue pair number,
-// first packet sequence number and GID.
+// word returns the programs' message describing a queue pair: LID, queue pair number, first packet
+// sequence number and GID.
 func word(e roce.Endpoint) []byte {
 	g := e.GID()
 	return fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", 0, e.QPN, e.PSN, g[:])
@@ -131,7 +131,7 @@ func (t talk) hold(ctx context.Context, dev *roce.Device, g *guest) error {
 	return <-guestEnds
 }
 
-// A player is this side of a talk.
+// A player is the local side of a talk.
 type player struct {
 	talk
 	qp     *roce.QueuePair

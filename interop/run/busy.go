@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// busyLoops is the number of computing processes that run during a trial. They show faults that
+// busyLoops is the number of computing processes during a trial. The processes show faults that
 // occur only if a process waits for a processor.
 const busyLoops = 3
 

@@ -39,7 +39,7 @@ func median(v []float64) float64 {
 }
 
 // cost measures all ways, one after the other, in each round, and prints medians. If root is not
-// "", it also stores the table in the results and pages of the repository at root.
+// "", cost also stores the table in the results and pages of the repository at root.
 func (l *lab) cost(rounds int, root string) error {
 	redis := func(name string) *measured {
 		return &measured{name: "redis " + name, unit: "requests/s", want: map[string]float64{sameHost: 1.15}}
@@ -115,7 +115,7 @@ func costTable(t *figures.Table, all []*measured, leftAlone string) (missed int)
 	return missed
 }
 
-// busy returns the total processor time that this machine has used.
+// busy returns the total processor time used by the machine.
 func busy() time.Duration {
 	b, _ := os.ReadFile("/proc/stat")
 	var user, nice, system, idle, iowait, irq, softirq int64 // in hundredths of a second
@@ -123,7 +123,7 @@ func busy() time.Duration {
 	return time.Duration(user+nice+system+irq+softirq) * 10 * time.Millisecond
 }
 
-// streams measures one way of running programs with iperf3 and redis.
+// streams measures a way of running programs with iperf3 and redis.
 func (l *lab) streams(how string, stream, perCore, back, get, set, deep *measured) error {
 	return l.run(trial{run: func(l *lab) error {
 		if find("iperf3") != "" {
@@ -187,8 +187,8 @@ func (l *lab) streams(how string, stream, perCore, back, get, set, deep *measure
 	}})
 }
 
-// calls measures single system calls, natively or under run, where they are notified but have the
-// native effect.
+// calls measures single system calls, natively or under run. Under run the calls are notified but
+// have the native effect.
 func (l *lab) calls(how string, connect, connectMid, accept, ppid, send *measured) error {
 	return l.run(trial{run: func(l *lab) error {
 		port := freePort()

@@ -6,6 +6,6 @@
 //	go run ./interop/run -cost                  # costs of run, compared with the same programs without run; see bench/run.sh
 //
 // Server and client run under viaduct run, with SDP between them; no connection may stay plain TCP.
-// Files are compared byte by byte, and servers that show the addresses of their clients must show
-// the true ones. Trials of a program that is not installed are skipped, and the program is named.
+// Files are compared byte by byte, and servers that show the addresses of clients must show the
+// true addresses. Trials of a missing program are skipped, and the program is named.
 package main

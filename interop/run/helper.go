@@ -63,8 +63,8 @@ func get(url, file string) error {
 	return f.Close()
 }
 
-// acceptCost accepts connections at port. It answers a connection that sends a byte with the least
-// and the median time of the accepts so far, and then forgets these times.
+// acceptCost accepts connections at port. A connection sending a byte gets the least and the median
+// time of the accepts so far, and acceptCost then forgets the times.
 func acceptCost(port string) error {
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// hostsScript has the arguments VIADUCT HELPER DIR FILES. Two services run on one host, which is a
-// network namespace, and clients on another host. No client has a flag with an address. Then the
-// first service ends, whose process was the Port Mapper of the host, and clients still find the
-// second service.
+// hostsScript has the arguments VIADUCT HELPER DIR FILES. Two services run on one host (a network
+// namespace), and clients on another host. No client has a flag with an address. Then the first
+// service ends, whose process was the Port Mapper of the host, and clients still find the second
+// service.
 const hostsScript = `
 set -e
 viaduct=$1 helper=$2 dir=$3 files=$4

@@ -20,10 +20,10 @@ import (
 	"time"
 )
 
-// limit bounds every operation that is quick on an idle machine.
+// limit bounds every operation expected to be quick on an idle machine.
 const limit = time.Minute
 
-// A lab holds the state that trials share.
+// A lab holds the shared state of the trials.
 type lab struct {
 	ctx     context.Context
 	dir     string // directory of all files, readable and writable for every user
@@ -37,7 +37,7 @@ type lab struct {
 	shown   map[fact]bool // facts that the trial has shown
 }
 
-// A fact is a property that a trial has shown, besides its success.
+// A fact is a property shown by a trial, besides success.
 type fact string
 
 const (
@@ -67,7 +67,7 @@ func newLab(ctx context.Context) (*lab, error) {
 
 func (l *lab) close() { os.RemoveAll(l.dir) }
 
-// run runs one trial and stops its servers. An error of a server fails the trial.
+// run runs a trial and stops the trial's servers. An error of a server fails the trial.
 func (l *lab) run(tr trial) (err error) {
 	l.shown = map[fact]bool{}
 	defer func() {
@@ -103,13 +103,13 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	return c
 }
 
-// path returns a new path that ends in name.
+// path returns a new path ending in name.
 func (l *lab) path(name string) string {
 	l.n++
 	return filepath.Join(l.dir, fmt.Sprintf("%d.%s", l.n, name))
 }
 
-// folder returns a new directory that belongs to the trial's user.
+// folder returns a new directory of the trial's user.
 func (l *lab) folder(name string) (string, error) {
 	dir := l.path(name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -152,7 +152,7 @@ func events(file string) (es []event) {
 	return es
 }
 
-// A server is a program that listens, under viaduct run or by itself.
+// A server is a listening program, under viaduct run or without.
 type server struct {
 	port, mapper string
 	explain      string
@@ -171,7 +171,7 @@ const (
 	sameHost = "same-host"
 )
 
-// serve starts a server in the given way and waits until it listens at port.
+// serve starts a server in the given way and waits until the server listens at port.
 func (l *lab) serve(how, port string, argv ...string) (*server, error) {
 	s := &server{port: port, mapper: "127.0.0.1:" + freePort(), explain: l.path("explain"), out: &output{}, ended: make(chan error, 1), quit: syscall.SIGTERM}
 	switch how {
@@ -216,8 +216,8 @@ func (l *lab) serve(how, port string, argv ...string) (*server, error) {
 	}
 }
 
-// stop ends a server. It returns an error unless the server has accepted all carried connections
-// and has seen the true addresses of its peers.
+// stop ends a server, and returns an error unless the server has accepted all carried connections
+// and has seen the true addresses of the peers.
 func (s *server) stop() error {
 	s.cmd.Process.Signal(s.quit)
 	select {
@@ -272,7 +272,7 @@ func (o *output) String() string {
 	return string(o.b)
 }
 
-// resets returns a line for each connection that broke, from files of --explain.
+// resets returns a line for each broken connection, from files of --explain.
 func resets(files ...string) (told string) {
 	for _, f := range files {
 		for _, e := range events(f) {
@@ -284,9 +284,9 @@ func resets(files ...string) (told string) {
 	return told
 }
 
-// client runs a program to its end, in the way how, and returns its output. It returns an error
-// unless the program's connections to s were carried in that way, and records their addresses in
-// s.peers.
+// client runs a program to the end, in the way how, and returns the output. The error is nil only
+// if the program's connections to s were carried as how says. s.peers gets the connections'
+// addresses.
 func (l *lab) client(how string, s *server, argv ...string) (out []byte, err error) {
 	explain := l.path("explain")
 	switch how {

@@ -38,7 +38,7 @@ func main() {
 
 const nobody = 65534
 
-// A user is the user that runs the programs.
+// A user is the user for running the programs.
 type user struct {
 	name  string
 	uid   int
@@ -52,7 +52,7 @@ type row struct {
 	shown    map[fact]bool // facts that every completed run has shown
 }
 
-// add records the facts of one run.
+// add records the facts of a run.
 func (r *row) add(shown map[fact]bool) {
 	if r.shown == nil {
 		r.shown = shown

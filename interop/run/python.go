@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// The trial of this file checks that each of Python's own tests of its network modules has the same
+// The trial of this file checks that each of Python's own tests of network modules has the same
 // result with and without run.
 
 // pythonModules are the tested modules.
@@ -25,18 +25,18 @@ var pythonModules = []string{"test_socket", "test_ftplib", "test_asyncore", "tes
 
 const (
 	pythonName = "Python's own tests"
-	// pythonLimit bounds one run of all modules, which takes 30 seconds on a quiet machine.
+	// pythonLimit bounds a run of all modules, which takes 30 seconds on a quiet machine.
 	pythonLimit = 3 * time.Minute
 	// pythonCarried is the least number of carried connections; about 1,700 is normal.
 	pythonCarried = 1000
 	// pythonTries is how often a module is tried whose tests differ, because many tests have
-	// time-outs of a second or less, which a busy machine exceeds.
+	// time-outs of a second or less, too short on a busy machine.
 	pythonTries = 3
-	// vsockTests hang on machines with a hypervisor that does not answer.
+	// vsockTests hang on machines with a silent hypervisor.
 	vsockTests = "test.test_socket.ThreadedVSOCKSocketStreamTest.*"
 )
 
-// tests maps each test to its result: passed, failed or skipped.
+// tests maps each test to a result: passed, failed or skipped.
 type tests map[string]string
 
 // differences returns the sorted names of the tests whose results in t and others differ.
@@ -52,7 +52,7 @@ func (t tests) differences(others tests) (names []string) {
 	return names
 }
 
-// moduleOf returns the module of a test, which is named test.MODULE.CLASS.METHOD.
+// moduleOf returns the module of a test named test.MODULE.CLASS.METHOD.
 func moduleOf(test string) string {
 	parts := strings.Split(test, ".")
 	return parts[min(1, len(parts)-1)]
@@ -102,7 +102,7 @@ func (l *lab) comparePython() error {
 	return fmt.Errorf("%d tests differ:%s", len(differ), told)
 }
 
-// bothPython runs the tests of modules without run (alone) and with it (carried).
+// bothPython runs the tests of modules without run (alone) and with run (carried).
 func (l *lab) bothPython(python string, modules []string) (alone, carried tests, err error) {
 	mapper, explain := "127.0.0.1:"+freePort(), l.path("explain")
 	run := []string{l.viaduct, "run", "--json", "--explain=" + explain, "--listen", "any", "--portmap-listen", mapper, "--portmap", mapper,

@@ -42,7 +42,7 @@ func processes() (all []process) {
 	return all
 }
 
-// below returns the process root and its descendants.
+// below returns the process root and all descendants.
 func below(root int) (found []process) {
 	all, in := processes(), map[int]bool{root: true}
 	for grown := true; grown; {

@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// A trial is a server and its clients.
+// A trial is a server and the server's clients.
 type trial struct {
 	name           string
 	client, server string   // the programs, as named in the table
@@ -26,7 +26,7 @@ type skipped string
 
 func (s skipped) Error() string { return string(s) }
 
-// missing returns a program that is not installed, or "".
+// missing returns a missing program, or "".
 func (tr trial) missing() string {
 	for _, p := range tr.needs {
 		if find(p) == "" {
@@ -36,7 +36,7 @@ func (tr trial) missing() string {
 	return ""
 }
 
-// find returns the path of a program, or "" if it is not installed.
+// find returns the path of a program, or "" if not installed.
 func find(name string) string {
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
 		if p := filepath.Join(dir, name); exec.Command("test", "-x", p).Run() == nil {
@@ -134,11 +134,10 @@ asyncio.run(main())`
 	{"sshd beside busy loops", "sftp", "sshd, beside busy loops", []string{"sshd", "ssh", "sftp", "ssh-keygen"}, besideBusyLoops(sshd)},
 }
 
-// tellPeer makes curl print the address that it is connected to.
+// tellPeer makes curl print the peer's address.
 const tellPeer = "peer %{remote_ip}:%{remote_port}"
 
-// same returns an error unless each file contains exactly want, and records that bytes were
-// compared.
+// same returns an error unless each file contains exactly want, and records the comparison.
 func (l *lab) same(want []byte, files ...string) error {
 	for _, f := range files {
 		got, err := os.ReadFile(f)
@@ -162,8 +161,8 @@ func (l *lab) page() (dir string, want []byte, err error) {
 	return dir, want, os.WriteFile(filepath.Join(dir, "a.bin"), want, 0o644)
 }
 
-// web fetches a file from the server serve, to whose command line it adds PORT DIR, by the command
-// that get returns.
+// web adds PORT DIR to the command line of the server serve, and fetches a file from the server by
+// the command returned by get.
 func (l *lab) web(serve []string, get func(url, out string) []string) error {
 	dir, want, err := l.page()
 	if err != nil {
@@ -186,8 +185,7 @@ func (l *lab) web(serve []string, get func(url, out string) []string) error {
 	return l.same(want, out)
 }
 
-// sawServer checks the server address that a client prints, if it prints one as "peer
-// ADDRESS:PORT".
+// sawServer checks the server address printed by a client, if printed as "peer ADDRESS:PORT".
 func (l *lab) sawServer(told []byte, port string) error {
 	_, peer, ok := strings.Cut(string(told), "peer ")
 	if !ok {
@@ -256,7 +254,7 @@ func nginxTrial(get func(l *lab, url, out string) []string, from string) func(*l
 	}
 }
 
-// upstream tests an nginx that proxies to another server.
+// upstream tests an nginx proxying to another server.
 func upstream(l *lab) error {
 	back, want, err := l.startNginx()
 	if err != nil {
@@ -344,7 +342,7 @@ func memcached(l *lab) error {
 	return nil
 }
 
-// iperf does not compare bytes: after a partial send, a client of iperf3 that sends a file (-F)
+// iperf does not compare bytes: after a partial send, a client of iperf3 sending a file (-F)
 // replaces the unsent bytes by others, over any TCP.
 func iperf(l *lab) error {
 	port := freePort()
@@ -464,7 +462,7 @@ func sshd(l *lab) error {
 	}
 	with := []string{"-q", "-i", id, "-o", "Port=" + port, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"}
 	to := account.Username + "@127.0.0.1"
-	// sftp needs no shell, which the unprivileged user may not have.
+	// sftp needs no shell. The unprivileged user may not have a shell.
 	if _, err := l.client(overSDP, s, append(append([]string{"sftp"}, with...), to+":"+in, out)...); err != nil {
 		if strings.Contains(s.out.String(), "account is locked") {
 			s.peers = nil

@@ -19,8 +19,7 @@ type webServer struct {
 	page []byte // expected content if it is not from DIR; else nil
 }
 
-// deferred returns a trial of a web server with curl, which prints the address that it is connected
-// to.
+// deferred returns a trial of a web server with curl. curl prints the peer's address.
 func deferred(w webServer) func(*lab) error {
 	return func(l *lab) error {
 		dir, want, err := l.page()
@@ -63,8 +62,8 @@ func deferred(w webServer) func(*lab) error {
 	}
 }
 
-// fill replaces the placeholders of a configuration, and adds the lines that only a server of root
-// needs.
+// fill replaces the placeholders of a configuration, and adds the lines needed only by a server of
+// root.
 func (l *lab) fill(conf, dir, port string) string {
 	root := ""
 	if l.uid == 0 {
@@ -79,8 +78,7 @@ func tail(file string) string {
 	return string(b[max(0, len(b)-500):])
 }
 
-// apache returns a trial of Apache httpd with one of its processing modules: prefork, worker or
-// event.
+// apache returns a trial of Apache httpd with a processing module: prefork, worker or event.
 func apache(mpm string) func(*lab) error {
 	const modules = "/usr/lib/apache2/modules/mod_" // prefix of the modules in Debian's package
 	return deferred(webServer{

@@ -1,7 +1,7 @@
 // Command rxe tests RDMA programs on the RoCE device of "viaduct run --rdma --device rxe0":
-// programs that connect queue pairs themselves, programs that use rdma_cm over RoCE, pyverbs, UCX
-// and MPI. All ends run under one supervisor, as an unprivileged user. Trials of programs that are
-// not installed are skipped, and the programs are named.
+// programs that connect queue pairs themselves, programs on rdma_cm over RoCE, pyverbs, UCX and
+// MPI. All ends run under one supervisor, as an unprivileged user. Trials of missing programs are
+// skipped, and the programs are named.
 //
 //	go run ./interop/rxe                              # the most important options
 //	go run ./interop/rxe -long                        # all options

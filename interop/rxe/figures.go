@@ -26,7 +26,7 @@ type figure struct {
 	measure    func(ctx context.Context, l *lab) (float64, error)
 }
 
-// Columns of the tables that perftest prints.
+// Columns of perftest's printed tables.
 const (
 	latencyLeast   = 2
 	latencyTypical = 4
@@ -48,7 +48,7 @@ var figures = []figure{
 	{"processor time of an idle device, % of one", "0", false, idle},
 }
 
-// measure runs each figure several times, and prints its best and its median value.
+// measure runs each figure several times, and prints the best and the median value.
 func measure(ctx context.Context, p plan) error {
 	l, err := newLab(ctx, p)
 	if err != nil {
@@ -82,7 +82,7 @@ func measure(ctx context.Context, p plan) error {
 
 var perftestLine = regexp.MustCompile(`(?m)^ *\d+ +\d+ +[\d.]+ .*$`)
 
-// perftest returns a function that runs a tool at both ends and returns one column of the client's
+// perftest returns a function that runs a tool at both ends and returns a column of the client's
 // table.
 func perftest(line string, column int) func(context.Context, *lab) (float64, error) {
 	return func(ctx context.Context, l *lab) (float64, error) {
@@ -130,7 +130,7 @@ func suiteTime(ctx context.Context, l *lab) (float64, error) {
 	return time.Since(began).Seconds(), err
 }
 
-// idle returns the processor time, in percent of one processor, of a supervisor whose program has a
+// idle returns the processor time, in percent of a processor, of a supervisor whose program has a
 // queue pair and waits for a peer.
 func idle(ctx context.Context, l *lab) (percent float64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -162,7 +162,7 @@ func idle(ctx context.Context, l *lab) (percent float64, err error) {
 	return 100 * float64(after-before) / float64(watched), err
 }
 
-// processorTime returns the processor time that all processes of l.viaduct have used.
+// processorTime returns the processor time used by all processes of l.viaduct.
 func (l *lab) processorTime() (sum time.Duration, err error) {
 	names, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {

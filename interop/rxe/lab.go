@@ -18,8 +18,8 @@ import (
 
 const nobody = 65534
 
-// A trial is a shell script whose programs all run under one supervisor. Its environment variables
-// are ADDR, the host's address, and PORT, a free TCP port.
+// A trial is a shell script whose programs all run under one supervisor. The script's environment
+// variables are ADDR, the host's address, and PORT, a free TCP port.
 type trial struct {
 	name   string
 	needs  []string // required programs or files
@@ -30,7 +30,7 @@ type trial struct {
 	long   bool // only with -long
 }
 
-// A lab holds the state that trials share.
+// A lab holds the shared state of the trials.
 type lab struct {
 	dir, viaduct, addr string
 	limit              time.Duration
@@ -62,7 +62,7 @@ func newLab(ctx context.Context, p plan) (*lab, error) {
 	return l, nil
 }
 
-// run runs a script under a supervisor, as a user without capabilities, and returns its output.
+// run runs a script under a supervisor, as a user without capabilities, and returns the output.
 func (l *lab) run(ctx context.Context, script string, limit time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -86,9 +86,9 @@ func (l *lab) run(ctx context.Context, script string, limit time.Duration) (stri
 	return string(out), err
 }
 
-// freePort returns a free TCP port. It is not the default port of a tool, which another program may
-// use. It is below the ports that the system gives to outgoing connections, because a connection
-// could take such a port before the tool listens.
+// freePort returns a free TCP port. The port is not the default port of a tool, because another
+// program may use a default port. The port is below the system's ports for outgoing connections,
+// because a connection could take such a port before the tool listens.
 func freePort() (port int, err error) {
 	const first, last = 15000, 32000
 	for range 100 {
@@ -103,7 +103,7 @@ func freePort() (port int, err error) {
 }
 
 // functions are shell functions for all scripts: listens waits until a program listens at PORT, and
-// retry runs a program up to four times, until it succeeds.
+// retry runs a program up to four times, until success.
 const functions = `listens() {
 	for i in $(seq 1500); do
 		grep -qs " [0-9A-F]*:$HEXPORT 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 && return
@@ -120,19 +120,19 @@ retry() {
 }
 `
 
-// pair returns a script that runs a server at PORT and a client. Both must succeed.
+// pair returns a script for a server at PORT and a client. Both must succeed.
 func pair(server, client string) string { return both(server, "listens", client) }
 
-// pairCM returns a script that runs a server that listens by rdma_cm and a client. Both must
-// succeed. The system does not show when the server listens, so a client that is too early and is
-// rejected is run again.
+// pairCM returns a script for a server listening by rdma_cm and a client. Both must succeed. The
+// system does not show when the server listens, so a client rejected for being too early is run
+// again.
 func pairCM(server, client string) string { return both(server, "sleep 0.5", "retry "+client) }
 
 func both(server, ready, client string) string {
 	return server + ` & s=$!; ` + ready + `; ` + client + `; c=$?; wait $s; e=$?; echo "server $e, client $c"; exit $((e + c))`
 }
 
-// make runs a trial once, and checks its output. note is a remark for the table.
+// make runs a trial once, and checks the output. note is a remark for the table.
 func (l *lab) make(ctx context.Context, tr trial) (note string, err error) {
 	limit := l.limit
 	if tr.slow {
@@ -153,8 +153,7 @@ func (l *lab) make(ctx context.Context, tr trial) (note string, err error) {
 	return "", nil
 }
 
-// findAddress sets l.addr to the device's address, which it reads from the GID at index 1, as
-// programs do.
+// findAddress sets l.addr to the device's address, read from the GID at index 1, as programs do.
 func (l *lab) findAddress(ctx context.Context) error {
 	out, err := l.run(ctx, "cat /sys/class/infiniband/rxe0/ports/1/gids/1", l.limit)
 	if err != nil {
@@ -172,7 +171,7 @@ func (l *lab) findAddress(ctx context.Context) error {
 	return nil
 }
 
-// missing returns the first missing program or file that a trial needs, or "".
+// missing returns the first missing program or file of a trial, or "".
 func (l *lab) missing(tr trial) string {
 	for _, p := range tr.needs {
 		found := false

@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// A plan determines which trials are run, and how.
+// A plan determines the trials to run, and how.
 type plan struct {
 	only       *regexp.Regexp
 	long       bool
@@ -62,7 +62,7 @@ type row struct {
 	note             string
 }
 
-// add records a run. It prints the result if the run failed, or is the only one of its trial.
+// add records a run. The result is printed if the run failed, or is the trial's only run.
 func (r *row) add(took time.Duration, note string, err error, alone bool) {
 	word := "ok"
 	if r.note = note; err != nil {
@@ -114,8 +114,8 @@ func try(ctx context.Context, p plan) error {
 	return report(rows, p.runs > 1)
 }
 
-// rows returns a row for each chosen trial that can run, and the names of the other chosen trials
-// by the program that is missing.
+// rows returns a row for each runnable chosen trial, and the names of the other chosen trials by
+// the missing program.
 func (l *lab) rows(p plan) (rows []*row, skipped map[string][]string) {
 	skipped = map[string][]string{}
 	for _, tr := range slices.Concat(trials, p.sources.trials()) {
@@ -131,8 +131,8 @@ func (l *lab) rows(p plan) (rows []*row, skipped map[string][]string) {
 	return rows, skipped
 }
 
-// report prints a table if table is set. It returns an error that names the failed trials, or nil
-// if there are none.
+// report prints a table if table is set. The error names the failed trials, and is nil if there are
+// none.
 func report(rows []*row, table bool) error {
 	made := 0
 	var failed []string
@@ -152,7 +152,7 @@ func report(rows []*row, table bool) error {
 	return nil
 }
 
-// keepBusy starts n busy loops as separate processes, which stop ends.
+// keepBusy starts n busy loops as separate processes. stop ends the processes.
 func keepBusy(n int) (stop func()) {
 	var all []*exec.Cmd
 	for range n {

@@ -10,14 +10,14 @@ import (
 //go:embed testdata/ring.c
 var ringProgram string
 
-// openMPI is the command of Open MPI that runs a program over UCX.
+// openMPI is Open MPI's command for running a program over UCX.
 const openMPI = "mpirun.openmpi --oversubscribe --mca pml ucx --mca osc ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any"
 
-// mpis returns trials that run one program with two and four ranks. The program passes messages in
-// a ring, all to all, and by one-sided operations, and compares the results.
+// mpis returns trials of a single program with two and four ranks. The program passes messages in a
+// ring, all to all, and by one-sided operations, and compares the results.
 func mpis() (all []trial) {
 	// Open MPI destroys the endpoints of one-sided operations without waiting for the other ranks.
-	// A datagram endpoint to a rank that has ended is an error for UCX, so the trial over datagrams
+	// A datagram endpoint to an ended rank is an error for UCX, so the trial over datagrams
 	// exchanges messages only.
 	for _, m := range []struct{ name, cc, run, ud string }{
 		{"Open MPI", "mpicc.openmpi", openMPI, "messages"},

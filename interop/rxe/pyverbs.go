@@ -20,11 +20,11 @@ var (
 	pyverbsSkip = regexp.MustCompile(`skipped ['"](.*)['"]`)
 )
 
-// pyverbsLeast is the number of tests that pass on a device like the kernel's rxe.
+// pyverbsLeast is the number of passing tests on a device like the kernel's rxe.
 const pyverbsLeast = 96
 
-// pyverbsReasons are the reasons for which the suite skips tests on a device like the kernel's rxe.
-// Any other reason means that our device lacks something.
+// pyverbsReasons are the suite's reasons for skipping tests on a device like the kernel's rxe. Any
+// other reason means that our device lacks something.
 var pyverbsReasons = []struct{ text, why string }{
 	{"MLX", "Mellanox"}, {"mlx", "Mellanox"}, {"EFA", "EFA"}, {"cuda", "CUDA"}, {"PCI device", "VFIO"},
 	{"ODP", "on-demand paging"}, {"huge pages", "on-demand paging"}, {"Device memory", "device memory"}, {"dmabuf", "dmabuf"},
@@ -34,7 +34,7 @@ var pyverbsReasons = []struct{ text, why string }{
 }
 
 // judgePyverbs checks the summary of the suite: enough tests have passed, none has failed, and none
-// was skipped because of a missing feature that the device must have.
+// was skipped because of a required feature missing in the device.
 func judgePyverbs(out string) (note string, err error) {
 	m := pyverbsRan.FindStringSubmatch(out)
 	if m == nil {

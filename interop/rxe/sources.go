@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// sources are directories of programs that Debian does not package. The trials of a directory that
-// is "" are skipped.
+// sources are directories of programs not packaged by Debian. The trials of an empty directory name
+// are skipped.
 type sources struct {
 	rdmaCore string // a build of rdma-core, with bin and lib
 	valkey   string // source of valkey, built with "make BUILD_RDMA=module" and "make -C tests/rdma"
 	mpi4py   string // source of mpi4py, in the version that is installed
 }
 
-// path returns the list of directories that are searched for programs, in the form of PATH.
+// path returns the list of directories searched for programs, in the form of PATH.
 func (s sources) path() string {
 	if s.rdmaCore == "" {
 		return os.Getenv("PATH")
@@ -27,7 +27,7 @@ func (s sources) path() string {
 	return filepath.Join(s.rdmaCore, "bin") + ":" + os.Getenv("PATH")
 }
 
-// env returns the environment that makes all programs use the libraries of the rdma-core build, or
+// env returns the environment for using the libraries of the rdma-core build in all programs, or
 // nil without a build.
 func (s sources) env() []string {
 	if s.rdmaCore == "" {
@@ -52,8 +52,8 @@ func (s sources) trials() (all []trial) {
 	return all
 }
 
-// orFlag returns the path of file in dir. If dir is "", it returns the flag that sets dir, which is
-// then reported as missing.
+// orFlag returns the path of file in dir. If dir is "", orFlag returns the flag for setting dir,
+// and the flag is then reported as missing.
 func orFlag(dir, flag, file string) string {
 	if dir == "" {
 		return "-" + flag + " DIR"
@@ -61,9 +61,10 @@ func orFlag(dir, flag, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// valkeyScript returns a script that runs valkey's own test against its server. In newer versions
-// the module gets its options from the server, in older ones as its own arguments. The path of the
-// module is absolute, because the server changes to its --dir before it loads the module.
+// valkeyScript returns a script that runs valkey's own test against a valkey server. In newer
+// versions the module gets the options from the server, in older versions as arguments of the
+// module. The path of the module is absolute, because the server changes to --dir before loading
+// the module.
 func valkeyScript(dir string) string {
 	return "cd " + dir + ` || exit 1
 at="--rdma-port 6379 --rdma-bind $ADDR"

@@ -14,7 +14,7 @@ var trials = slices.Concat([]trial{
 	{name: "pyverbs", needs: []string{"python3", pyverbsTests}, script: pyverbsScript, judge: judgePyverbs, slow: true},
 }, mpis())
 
-// pingpongs returns trials of rdma-core's examples, which connect queue pairs over TCP.
+// pingpongs returns trials of rdma-core's examples. The examples connect queue pairs over TCP.
 func pingpongs() (all []trial) {
 	for _, typ := range []string{"rc", "uc", "ud", "srq"} {
 		name := "ibv_" + typ + "_pingpong"
@@ -29,8 +29,8 @@ func pingpongs() (all []trial) {
 	return all
 }
 
-// perftests returns trials of perftest's tools, which connect queue pairs over TCP, or with -R by
-// rdma_cm.
+// perftests returns trials of perftest's tools. The tools connect queue pairs over TCP, or with -R
+// by rdma_cm.
 func perftests() (all []trial) {
 	for _, c := range []struct {
 		tool string
@@ -60,7 +60,7 @@ func perftests() (all []trial) {
 	return all
 }
 
-// cmPrograms are trials of programs that use rdma_cm over RoCE.
+// cmPrograms are trials of programs on rdma_cm over RoCE.
 var cmPrograms = []trial{
 	{name: "rping", needs: []string{"rping"}, script: pairCM("rping -s -v -C 20 -a $ADDR", "rping -c -v -C 20 -a $ADDR"), says: []string{"ping data: rdma-ping-19"}},
 	{name: "ucmatose", needs: []string{"ucmatose"}, script: pairCM("ucmatose", "ucmatose -s 127.0.0.1"), says: []string{"data transfers complete", "return status 0"}},
@@ -80,8 +80,8 @@ var cmPrograms = []trial{
 	fio("fio send", true, "send", "read", "write"),
 }
 
-// qperf returns a trial that runs tests of qperf. Unless it connects by rdma_cm, qperf uses the
-// first GID of the device.
+// qperf returns a trial of qperf's tests. Unless connecting by rdma_cm, qperf uses the first GID of
+// the device.
 func qperf(name string, long bool, tests string) trial {
 	return trial{name: name, long: long, needs: []string{"qperf"}, says: strings.Fields(tests),
 		script: `qperf -lp $PORT & listens; qperf -lp $PORT -t 1 -cm1 $ADDR ` + tests + `; c=$?; qperf -lp $PORT $ADDR quit; wait; exit $c`}
@@ -89,9 +89,9 @@ func qperf(name string, long bool, tests string) trial {
 
 // fio returns a trial that runs a fio job at each end. verb is the operation of the client; the
 // output of both ends must show the direction of the bytes. In fio, --rw chooses the role and
-// --verb the operation: a job that reads listens, and one that writes connects, even if its verb is
-// read. fio connects with an RNR retry count of 0, so that a Send without a posted receive fails.
-// The server therefore posts the receives of all 64 Sends in advance.
+// --verb the operation: a reading job listens, and a writing job connects, even if the verb is
+// read. fio connects with an RNR retry count of 0, and a Send without a posted receive fails. The
+// server therefore posts the receives of all 64 Sends in advance.
 func fio(name string, long bool, verb, server, client string) trial {
 	job := func(name, verb, rw string) string {
 		return "fio --name=" + name + " --ioengine=rdma --hostname=$ADDR --port=18999 --verb=" + verb + " --rw=" + rw + " --bs=64k --size=4m --thread"

@@ -14,8 +14,8 @@ type accelerator struct {
 	cpus       int
 }
 
-// emulated is the accelerator TCG, QEMU's own translator, which is always available. The guest gets
-// one processor, because with two, siw occasionally sends correct data with a wrong CRC.
+// emulated is the accelerator TCG, QEMU's own translator, always available. The guest gets one
+// processor, because with two, siw occasionally sends correct data with a wrong CRC.
 var emulated = accelerator{"tcg", "max", 1}
 
 // chooseAccelerator returns KVM if it works, and otherwise emulated. The existence of /dev/kvm is

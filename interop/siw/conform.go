@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// A fault is a result of "viaduct conform" for siw: a failed case, and the requirement that siw
-// violates.
+// A fault is a result of "viaduct conform" for siw: a failed case, and the requirement violated by
+// siw.
 type fault struct{ name, row string }
 
 // siwFaults are the faults of siw in kernel 6.1 as Initiator, see docs/conform.md. Any other fault
-// is a failure of the check, and so is one of these faults that is not found.
+// is a failure of the check, and so is a listed fault not found.
 var siwFaults = []fault{
 	{"iwarp/request", "MPA-4.4-3"},
 	{"iwarp/reply-bad-key", "MPA-7.1.1-4"},
@@ -27,8 +27,8 @@ var siwFaults = []fault{
 	{"iwarp/active-bad-crc", "RDMAP-4.8-2"},
 }
 
-// siwPassive lists cases that use one connection and no echo, with the faults of siw in kernel 6.1
-// as Responder. row is "" if siw passes the case.
+// siwPassive lists cases with one connection and no echo, with the faults of siw in kernel 6.1 as
+// Responder. row is "" if siw passes the case.
 var siwPassive = []fault{
 	{"iwarp/reply", ""},
 	{"iwarp/reserved", "MPA-7.1.1-13"},
@@ -46,19 +46,19 @@ var siwPassive = []fault{
 	{"iwarp/zero-read", ""},
 }
 
-// deadly is the case that crashes the guest's kernel, with the requirement that siw violates.
+// deadly is the case that crashes the guest's kernel, with the requirement violated by siw.
 var deadly = fault{"iwarp/long-private-reply", "MPA-7.1.1-22"}
 
-// conformLimit is the time for one run of the command.
+// conformLimit is the time for a run of the command.
 const conformLimit = 2 * time.Minute
 
 // conform runs the command against siw as Responder, and as Initiator. rping's server ends after a
-// client that is not rping. So the server is started for each case, and only cases of one
-// connection are run. reply-long-private is left out, because rping's client hangs after it. The
-// last case crashes siw's kernel.
+// client other than rping. So the server is started for each case, and only cases of one connection
+// are run. reply-long-private is left out, because rping's client hangs afterwards. The last case
+// crashes siw's kernel.
 //
-// The guest must have just been started. tshark does not read the capture of this guest, because
-// the capture contains bad FPDUs.
+// The guest must have just been started. tshark does not read the guest's capture, because the
+// capture contains bad FPDUs.
 func (r *runner) conform(ctx context.Context) error {
 	r.captures = r.captures[:len(r.captures)-1]
 	if err := r.load(ctx, modes[0]); err != nil {
@@ -67,7 +67,8 @@ func (r *runner) conform(ctx context.Context) error {
 	r.check("viaduct conform, guest's rping -s", func() error {
 		var errs []error
 		for i, f := range siwPassive {
-			// The port is not that of the previous case, whose server may still exist.
+			// The port differs from the previous case's port, because the previous server may still
+			// exist.
 			port := i % guestPorts
 			server := fmt.Sprintf("killall rping; (rping -s -a 10.0.2.15 -p %d -C 3 >/dev/null 2>&1 &); wait-port %[1]d", guestPort+port)
 			var want []fault
@@ -77,8 +78,8 @@ func (r *runner) conform(ctx context.Context) error {
 			if _, err := r.guest.run(ctx, 40*time.Second, server); err != nil {
 				return errors.Join(append(errs, err)...)
 			}
-			// Without the pause, siw would leave bytes unread that follow its Reply too soon
-			// [I-10].
+			// Without the pause, siw would leave bytes unread after its Reply, if the bytes follow
+			// too soon [I-10].
 			errs = append(errs, r.findings(ctx, want, "--pause", "1s", "--only", f.name, "iwarp://127.0.0.1:"+strconv.Itoa(r.forward[port])))
 		}
 		return errors.Join(errs...)
@@ -115,8 +116,8 @@ func (r *runner) again(ctx context.Context, program string) (stop func(), err er
 	}, err
 }
 
-// findings runs "viaduct conform" with args. It returns an error unless the faults found are
-// exactly those in want.
+// findings runs "viaduct conform" with args. The error is nil only if exactly the faults in want
+// are found.
 func (r *runner) findings(ctx context.Context, want []fault, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, conformLimit)
 	defer cancel()

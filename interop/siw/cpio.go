@@ -6,8 +6,8 @@ import (
 	"io/fs"
 )
 
-// An archive writes a cpio archive in the "newc" format, which the kernel unpacks into its initial
-// root file system. All files belong to root.
+// An archive writes a cpio archive in the "newc" format. The kernel unpacks the archive into the
+// initial root file system. All files belong to root.
 type archive struct {
 	w    io.Writer
 	n    int64
@@ -25,7 +25,7 @@ func (a *archive) file(name string, mode fs.FileMode, data []byte) {
 	a.entry(name, 0o100000|uint32(mode.Perm()), data)
 }
 
-// dir adds a directory, unless the archive already has it.
+// dir adds a directory not yet in the archive.
 func (a *archive) dir(name string) {
 	if !a.dirs[name] {
 		a.dirs[name] = true

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A reading holds the counts that tshark finds in a capture.
+// A reading holds tshark's counts of a capture.
 type reading struct {
 	requests, replies int // MPA start-up frames
 	fpdus             int
@@ -56,11 +56,11 @@ func (r *runner) dissect(ctx context.Context) error {
 	return nil
 }
 
-// read runs tshark on a capture, and adds its results.
+// read runs tshark on a capture, and adds the results.
 func (d *reading) read(ctx context.Context, file string) error {
-	// tshark would decode messages of a few bytes as NFS over RDMA, which is not used here.
+	// tshark would decode messages of a few bytes as NFS over RDMA, a protocol not used here.
 	const notNFS = "rpcordma"
-	// The host's ports are random, and tshark assigns some of them to other protocols.
+	// The host's ports are random, and tshark assigns some ports to other protocols.
 	const anyPort = "tcp.try_heuristic_first:TRUE"
 	out, err := command(ctx, "", "tshark", "-r", file, "-o", anyPort, "--disable-protocol", notNFS, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
 	if err != nil {

@@ -24,9 +24,8 @@
 // are the next two. QEMU's user network terminates TCP on both sides, so it keeps the byte stream
 // but not the segment boundaries.
 //
-//   - control: rping against rping inside the guest, and a plain connection from
-//     the guest to the host, so that a failure of the environment is not taken
-//     for one of ours.
+//   - control: rping against rping inside the guest, and a plain connection from the guest to the
+//     host, so that a failure of the environment is not taken for a failure of ours.
 //   - client: the guest's rping -c against viaduct rping -s.
 //   - server: viaduct rping -c against the guest's rping -s.
 //   - bandwidth: perftest's ib_write_bw, ib_read_bw and ib_send_bw in the guest, as
@@ -37,10 +36,10 @@
 //     its rping -c. It must find the known faults of siw, and no others. The last case
 //     crashes the guest's kernel.
 //
-// rping verifies data in both directions. Sizes are from 64 bytes to 64 KiB, with siw as it is
-// shipped, without CRC, and with its CRC and its peer-to-peer start-up turned on. The traffic of
-// the guest's network card is captured and rewritten with one segment for each frame. tshark must
-// find iWARP in it, and neither a malformed packet nor a bad CRC.
+// rping verifies data in both directions. Sizes are from 64 bytes to 64 KiB, with siw as shipped,
+// without CRC, and with CRC and peer-to-peer start-up turned on. The traffic of the guest's network
+// card is captured and rewritten with a segment for each frame. tshark must find iWARP in the
+// capture, and neither a malformed packet nor a bad CRC.
 //
 // With -nvme, instead, the guest's kernel attaches the disks of viaduct nvme serve, and mounts a
 // tree that examples/9p serves. That tests file systems, fio with verification, discard, resets,

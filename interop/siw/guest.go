@@ -27,7 +27,8 @@ type machine struct {
 	capture string // file for the capture of the network card; no capture if empty
 }
 
-// A guest is a running virtual machine. Several goroutines may run commands in it at the same time.
+// A guest is a running virtual machine. Several goroutines may run commands in a guest at the same
+// time.
 type guest struct {
 	cmd     *exec.Cmd
 	console string // file with the output of its console
@@ -49,11 +50,11 @@ type result struct {
 // bootLimit is long, because without hardware support a busy machine may take two minutes.
 const bootLimit = 3 * time.Minute
 
-// boot starts a guest in dir and waits until it serves commands.
+// boot starts a guest in dir and waits until the guest serves commands.
 func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string) (*guest, error) {
 	g := &guest{console: filepath.Join(dir, m.name+".console"), exited: make(chan struct{}), wait: make(map[string]chan result)}
-	// QEMU connects the control line to a socket that listens on our side, so that the line is
-	// connected from the start.
+	// QEMU connects the control line to our listening socket, so that the line is connected from
+	// the start.
 	socket := filepath.Join(dir, m.name+".sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -115,7 +116,7 @@ func macFor(address string) string {
 	return fmt.Sprintf("52:54:%02x:%02x:%02x:%02x", ip[0], ip[1], ip[2], ip[3])
 }
 
-// answers reads the answers on the control line until it is closed.
+// answers reads the answers on the control line until the line is closed.
 func (g *guest) answers() {
 	r := bufio.NewReader(g.control)
 	err := func() error {
@@ -151,7 +152,7 @@ func (g *guest) answers() {
 	}
 }
 
-// maxOutput limits the output of one command in the guest, in bytes.
+// maxOutput limits the output of a command in the guest, in bytes.
 const maxOutput = 16 << 20
 
 // parseAnswer parses an answer's first line: "ID status length".
@@ -192,7 +193,7 @@ func (g *guest) start(limit time.Duration, script string) (<-chan result, error)
 	return ch, nil
 }
 
-// run runs a shell command in the guest and returns its output. A status other than 0 is an error.
+// run runs a shell command in the guest and returns the output. A status other than 0 is an error.
 func (g *guest) run(ctx context.Context, limit time.Duration, script string) (string, error) {
 	ch, err := g.start(limit, script)
 	if err != nil {
@@ -201,8 +202,8 @@ func (g *guest) run(ctx context.Context, limit time.Duration, script string) (st
 	return g.finish(ctx, limit, script, ch)
 }
 
-// finish waits for the result of a command that start has started, and returns its output. A status
-// other than 0 is an error.
+// finish waits for the result of a command started by start, and returns the output. A status other
+// than 0 is an error.
 func (g *guest) finish(ctx context.Context, limit time.Duration, script string, ch <-chan result) (string, error) {
 	select {
 	case res, ok := <-ch:
@@ -222,7 +223,7 @@ func (g *guest) finish(ctx context.Context, limit time.Duration, script string, 
 	}
 }
 
-// stop shuts the guest down, which also completes its capture.
+// stop shuts the guest down, and so completes the capture.
 func (g *guest) stop() {
 	io.WriteString(g.control, "end 0 x\n")
 	select {

@@ -12,7 +12,7 @@ import (
 // storagePage is the page of the guide on disks and file systems.
 const storagePage = "docs/guide/storage.md"
 
-// A guide holds the commands of storagePage, which host and guest run as they stand there.
+// A guide holds the commands of storagePage. Host and guest run the commands unchanged.
 type guide []string
 
 func readGuide(ctx context.Context) (guide, error) {
@@ -30,9 +30,8 @@ func readGuide(ctx context.Context) (guide, error) {
 	return g, err
 }
 
-// command returns the command with the given beginning. put has pairs of a word of the page and its
-// replacement in this run, such as a port. Without such a command the result is a command that
-// fails.
+// command returns the command with the given beginning. put has pairs of a word of the page and a
+// replacement for the run, such as a port. Without such a command the result is a failing command.
 func (g guide) command(beginning string, put ...string) string {
 	for _, c := range g {
 		if strings.HasPrefix(c, beginning) {

@@ -28,18 +28,17 @@ type image struct {
 }
 
 // recipe is a part of the image's name in the cache. Change recipe with every change of the image's
-// contents that is not a change of the lists below, so that an old image is not used.
+// contents except changes of the lists below, so that an old image is not used.
 const recipe = "3"
 
 // guestPrograms are copied into the guest with their libraries.
 var guestPrograms = []string{"rping", "ib_write_bw", "ib_read_bw", "ib_send_bw", "rdma"}
 
-// storagePrograms, which -nvme needs, are copied into the guest if the host has them.
+// storagePrograms are needed by -nvme, and copied into the guest if present on the host.
 var storagePrograms = []string{"nvme", "fio", "mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair"}
 
-// guestModules are copied into the guest with the modules that they need. crc32c_generic is in C.
-// The module for Intel's instructions occasionally returns a wrong value on QEMU's emulated
-// processor.
+// guestModules are copied into the guest with all dependencies. crc32c_generic is in C. The module
+// for Intel's instructions occasionally returns a wrong value on QEMU's emulated processor.
 var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "iw_cm", "rdma_cm", "crc32c_generic",
 	"nvme-rdma", "ext4", "xfs", "9p", "9pnet_rdma"}
 
@@ -150,7 +149,7 @@ func (b *builder) path(elem ...string) string {
 	return filepath.Join(append([]string{b.work}, elem...)...)
 }
 
-// base returns the kernel release without the flavour, for example 6.1.0-1, and series its first
+// base returns the kernel release without the flavour, for example 6.1.0-1, and series the first
 // two numbers, 6.1.
 func (b *builder) base() string { return strings.TrimSuffix(b.release, "-amd64") }
 func (b *builder) series() string {
@@ -165,7 +164,7 @@ func (b *builder) packages() []string {
 		"linux-kbuild-" + b.series(), "linux-source-" + b.series()}
 }
 
-// fetch downloads the packages that the cache lacks. It installs nothing.
+// fetch downloads the packages missing in the cache, and installs nothing.
 func (b *builder) fetch(ctx context.Context) error {
 	out, err := command(ctx, "", "apt-cache", "depends", "linux-image-amd64")
 	if err != nil {
@@ -207,7 +206,8 @@ func (b *builder) unpack(ctx context.Context) error {
 			return err
 		}
 	}
-	// The packaged Makefile includes the common headers at their installed path, so it is replaced.
+	// The packaged Makefile includes the common headers at their installed path, so the Makefile is
+	// replaced.
 	mk := "include " + b.path("root/usr/src/linux-headers-"+b.base()+"-common/Makefile") + "\n"
 	if err := os.WriteFile(b.path("root/usr/src/linux-headers-"+b.release+"/Makefile"), []byte(mk), 0o644); err != nil {
 		return err
@@ -221,8 +221,8 @@ func (b *builder) unpack(ctx context.Context) error {
 	return err
 }
 
-// siwParameters is a script that turns compile-time constants of siw into module parameters. It is
-// applied to the second of the two modules that compile builds; the first is siw as shipped.
+// siwParameters is a script that turns compile-time constants of siw into module parameters, for
+// the second of the two modules built by compile. The first module is siw as shipped.
 const siwParameters = `
 set -e
 for v in mpa_crc_required mpa_crc_strict peer_to_peer; do
@@ -317,7 +317,7 @@ func (b *builder) assemble(ctx context.Context) error {
 	return os.WriteFile(b.path("initrd.gz"), buf.Bytes(), 0o644)
 }
 
-// A tree is the guest's file system while it is filled. After an error its methods do nothing.
+// A tree is the guest's file system while being filled. After an error the methods do nothing.
 type tree struct {
 	a    *archive
 	done map[string]bool
@@ -350,7 +350,7 @@ func (t *tree) copy(name, file string) {
 
 var libraryPath = regexp.MustCompile(`(/\S+) \(0x`)
 
-// libraries copies the libraries that a program is linked with.
+// libraries copies the libraries a program is linked with.
 func (t *tree) libraries(ctx context.Context, file string) {
 	if t.err != nil {
 		return
@@ -370,7 +370,7 @@ func (t *tree) libraries(ctx context.Context, file string) {
 	}
 }
 
-// verbs copies siw's user-space driver to the directory that libibverbs searches.
+// verbs copies siw's user-space driver to the directory searched by libibverbs.
 func (t *tree) verbs(ctx context.Context) {
 	if t.err != nil {
 		return
@@ -383,7 +383,7 @@ func (t *tree) verbs(ctx context.Context) {
 	d := drivers[len(drivers)-1]
 	t.copy(strings.TrimPrefix(d, "/"), d)
 	t.libraries(ctx, d)
-	// The C library loads this library by name when a thread ends.
+	// The C library loads libgcc_s by name when a thread ends.
 	if gcc, _ := filepath.Glob("/usr/lib/*/libgcc_s.so.1"); len(gcc) > 0 {
 		t.copy("usr/lib/libgcc_s.so.1", gcc[0])
 	} else if gcc, _ := filepath.Glob("/lib/*/libgcc_s.so.1"); len(gcc) > 0 {

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// ninep makes the guest's kernel mount a directory that examples/9p serves, and read all of its
-// files.
+// ninep makes the guest's kernel mount a directory served by examples/9p, and read all files there.
 func (d *disk) ninep(ctx context.Context) error {
 	server := filepath.Join(d.runner.dir, "9p")
 	build := exec.CommandContext(ctx, "go", "build", "-o", server, "viaduct/examples/9p")
@@ -47,7 +46,7 @@ umount /mnt; cd /tmp/copy; find . -type f | sort | xargs sha256sum`)
 	return nil
 }
 
-// plantTree creates a tree of files of many sizes, and returns what sha256sum prints for these
+// plantTree creates a tree of files of many sizes, and returns the output of sha256sum for the
 // files.
 func plantTree(root string) (string, error) {
 	for i, n := range []int{0, 1, 511, 4096, 65525, 65526, 1 << 20, 3<<20 + 7} {

@@ -23,7 +23,7 @@ type disk struct {
 	guide  guide
 }
 
-// nvme runs the checks in which the guest's kernel uses our target as a disk.
+// nvme runs the checks with our target as a disk of the guest's kernel.
 func (r *runner) nvme(ctx context.Context) error {
 	if err := need(storagePrograms...); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (r *runner) nvme(ctx context.Context) error {
 	return nil
 }
 
-// sparse creates a file of size bytes, or changes the size of an existing one.
+// sparse creates a file of size bytes, or changes the size of an existing file.
 func sparse(name string, size int64) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -84,7 +84,7 @@ func sparse(name string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Close())
 }
 
-// start starts the target, at the port of the previous target if there was one.
+// start starts the target, at the port of the previous target, if any.
 func (d *disk) start(ctx context.Context) error {
 	args := strings.Fields(d.guide.command("viaduct nvme serve", "disk.img", d.file, ":4420", "127.0.0.1:"+d.at))
 	d.target = exec.CommandContext(ctx, d.viaduct, append(args[1:], d.dir)...)
@@ -115,8 +115,8 @@ func (d *disk) diagnose(ctx context.Context) {
 	d.logf("%s", out)
 }
 
-// A diskCheck is a script that the guest runs, and a function after, which may be nil, that checks
-// the result.
+// A diskCheck is a script for the guest, and a function after to check the result. after may be
+// nil.
 type diskCheck struct {
 	what   string
 	limit  time.Duration
@@ -129,8 +129,8 @@ const (
 	diskDev = "/dev/nvme0n1"
 	hostID  = "0f01fb42-9f7f-4856-b0b3-51e60b8de349"
 
-	// debian creates the files of Debian's packages that the programs need, and loads modules that
-	// a mount would load.
+	// debian creates the files of Debian's packages needed by the programs, and loads modules a
+	// mount would load.
 	debian = "set -e; mkdir -p /mnt /etc/nvme /dev/shm; ln -s mke2fs /usr/bin/mkfs.ext4\n" +
 		"echo " + hostID + " >/etc/nvme/hostid; echo nqn.2014-08.org.nvmexpress:uuid:" + hostID + " >/etc/nvme/hostnqn\n" +
 		"modprobe nvme-rdma; modprobe ext4; modprobe xfs"
@@ -139,7 +139,7 @@ const (
 	live = "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 500 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]\n"
 )
 
-// fio returns a command that writes to the disk and verifies the data.
+// fio returns a command to write to the disk and verify the data.
 func fio(name, options string) string {
 	return "fio --name=" + name + " --filename=" + diskDev + " --direct=1 --ioengine=libaio --verify=xxhash --verify_fatal=1 " + options + " >/tmp/fio 2>&1 || { tail -30 /tmp/fio; exit 1; }\n"
 }
@@ -147,7 +147,7 @@ func fio(name, options string) string {
 // blocks are fio options for blocks of all sizes.
 const blocks = "--rw=randwrite --bsrange=512-1M --blockalign=512 "
 
-// fileSystem returns a script that makes a file system, mounts it, copies files to it, drops the
+// fileSystem returns a script that makes and mounts a file system, copies files there, drops the
 // caches, and compares the files.
 func (d *disk) fileSystem(mkfs, mount, check string) string {
 	return mkfs + "\n" + mount + "\ncp /bin/busybox /tmp/r /mnt/; mkdir /mnt/d; cp /tmp/r /mnt/d/; sync; echo 3 >/proc/sys/vm/drop_caches\n" +
@@ -185,8 +185,8 @@ func (d *disk) checks() []diskCheck {
 	})
 }
 
-// kill kills the target while the guest writes, restarts it, and waits until the guest has verified
-// the written data.
+// kill kills the target while the guest writes, restarts the target, and waits until the guest has
+// verified the written data.
 func (d *disk) kill(ctx context.Context) error {
 	time.Sleep(2 * time.Second) // by then the guest is writing
 	if err := d.restart(ctx); err != nil {
@@ -196,8 +196,8 @@ func (d *disk) kill(ctx context.Context) error {
 	return err
 }
 
-// events adds a disk to the running target, enlarges it, and removes it. The connected guest must
-// detect each change.
+// events adds a disk to the running target, enlarges the disk, and removes the disk. The connected
+// guest must detect each change.
 func (d *disk) events(ctx context.Context) error {
 	file := filepath.Join(d.dir, "third")
 	for _, step := range []struct {

@@ -19,14 +19,13 @@ type bandwidth struct {
 
 var bandwidthTests = []perftest.Test{perftest.WriteBW, perftest.ReadBW, perftest.SendBW}
 
-// sockets makes connections whose segments have a length that is a multiple of four, like all
-// FPDUs; see rmem.
+// sockets makes connections with segments of a multiple of four bytes, like all FPDUs; see rmem.
 var sockets = net.ListenConfig{Control: segments}
 
 // rmem limits the guest's receive window to less than 64 KiB, so that the window is a multiple of
-// the segment size. The reason is that siw wrongly restarts a CRC for each part that arrives (see
-// docs/iwarp-peers.md), so a CRC must not be split. QEMU's user network splits the stream at the
-// end of a window, and otherwise only at the ends of our segments.
+// the segment size. siw wrongly restarts a CRC for each arriving part (see docs/iwarp-peers.md), so
+// a CRC must not be split. QEMU's user network splits the stream at the end of a window, and
+// otherwise only at the ends of our segments.
 const rmem = "echo 4096 131072 131072 >/proc/sys/net/ipv4/tcp_rmem"
 
 // bandwidthTalks returns the runs of a mode: each tool as client and as server.
@@ -89,7 +88,7 @@ func (r *runner) serveTool(ctx context.Context, opt perftest.Options, nl net.Lis
 	return reported(out, opt)
 }
 
-// callTool runs our client against a tool of the guest, which listens at port guestPort+behind.
+// callTool runs our client against a tool of the guest, listening at port guestPort+behind.
 func (r *runner) callTool(ctx context.Context, opt perftest.Options, behind int) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -129,7 +128,7 @@ func (r *runner) quiet(ctx context.Context) error {
 	return err
 }
 
-// reported checks the line for opt.Size in the table that a tool of the guest prints: the line must
+// reported checks the line for opt.Size in the table printed by a tool of the guest: the line must
 // have the right count and a bandwidth.
 func reported(out string, opt perftest.Options) error {
 	for line := range strings.Lines(out) {

@@ -13,14 +13,14 @@ import (
 	"viaduct/interop/internal/perftest"
 )
 
-// A recording is a conversation between two guests that is stored for replay.
+// A recording is a conversation between two guests, stored for replay.
 type recording struct {
 	file, load     string
 	server, client string // commands; %[1]s is the server's address, %[2]d the port
 }
 
-// recordings are the captures in interop/testdata. Each uses its own port, by which its packets are
-// selected from the whole capture.
+// recordings are the captures in interop/testdata. Each recording uses a separate port, for
+// selecting the packets from the whole capture.
 var recordings = []recording{
 	{"siw-rping-default.pcap", "siw", "rping -s -a %[1]s -p %[2]d -v -C 3", "rping -c -a %[1]s -p %[2]d -v -C 3"},
 	{"siw-rping-crc.pcap", "siw-param mpa_crc_required=1", "rping -s -a %[1]s -p %[2]d -v -C 3", "rping -c -a %[1]s -p %[2]d -v -C 3"},
@@ -164,7 +164,7 @@ func (o *options) recordOurs(ctx context.Context, im *image, acc accelerator, di
 	}
 	r.guest.stop()
 	for i, rec := range ours {
-		// Streams without payload are connections that were refused, which are left out.
+		// Streams without payload are refused connections, and left out.
 		on := fmt.Sprintf("tcp.port == %d", ports[i])
 		out, err := command(ctx, "", "tshark", "-r", r.captures[0], "-Y", on+" && tcp.len > 0", "-T", "fields", "-e", "tcp.stream")
 		if err != nil {

@@ -9,11 +9,11 @@ import (
 	"os"
 )
 
-// reframe copies the iWARP traffic of a capture so that each start-up frame and each FPDU is one
-// TCP segment. QEMU's user network often ends a segment in the first few bytes of an FPDU. tshark
-// then loses its position in the stream, and reports correct data as malformed.
+// reframe copies the iWARP traffic of a capture so that each start-up frame and each FPDU is a
+// single TCP segment. QEMU's user network often ends a segment in the first few bytes of an FPDU.
+// tshark then loses the position in the stream, and reports correct data as malformed.
 //
-// The copy has no retransmissions and no other traffic. A stream that cannot be parsed is an error.
+// The copy has no retransmissions and no other traffic. An unparsable stream is an error.
 //
 // A conversation with the same ports as an earlier conversation gets other addresses in the copy.
 // Otherwise tshark would count its packets to the earlier conversation, even after a new SYN. Equal
@@ -51,7 +51,7 @@ const (
 	capturedLength, privateLength = 8, 18
 )
 
-// A flowKey holds the addresses and ports of one direction of a connection.
+// A flowKey holds the addresses and ports of a direction of a connection.
 type flowKey [12]byte
 
 func (k flowKey) reverse() (r flowKey) {
@@ -182,7 +182,7 @@ func (r *reframer) begin(k flowKey, first uint32, answer bool) {
 	r.flows[k] = n
 }
 
-// add adds a segment, and moves all bytes that are now in order to pending.
+// add adds a segment, and moves all in-order bytes to pending.
 func (f *flow) add(seq uint32, body []byte) {
 	f.late[seq] = append([]byte(nil), body...)
 	for more := true; more; {
@@ -209,7 +209,7 @@ func (f *flow) strange() bool {
 	return string(f.pending[:n]) != prefix[:n]
 }
 
-// frame returns the length of the first frame in pending, or 0 if that frame is incomplete.
+// frame returns the length of the first frame in pending, or 0 if the frame is incomplete.
 func (f *flow) frame() (n int, err error) {
 	b := f.pending
 	if !f.begun {
@@ -233,7 +233,7 @@ func (f *flow) frame() (n int, err error) {
 	return n, nil
 }
 
-// segment writes one frame as one TCP segment.
+// segment writes a frame as a single TCP segment.
 func (r *reframer) segment(stamp, macs []byte, k flowKey, seq, ack uint32, body []byte) error {
 	p := make([]byte, packetHeader+ethernetHeader+ipHeader+tcpHeader, packetHeader+ethernetHeader+ipHeader+tcpHeader+len(body))
 	copy(p, stamp)

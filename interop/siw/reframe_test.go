@@ -13,8 +13,8 @@ import (
 	"viaduct/interop/internal/perftest"
 )
 
-// TestReframe copies every recorded conversation. In the copy, each frame must be one segment, and
-// the streams must be unchanged.
+// TestReframe copies every recorded conversation. In the copy, each frame must be a single segment,
+// and the streams must be unchanged.
 func TestReframe(t *testing.T) {
 	files, err := filepath.Glob("../testdata/*.pcap")
 	if err != nil || len(files) == 0 {
@@ -54,7 +54,7 @@ func TestReframe(t *testing.T) {
 }
 
 // TestReframeStreams tests reordered and retransmitted segments, other protocols, reused ports, and
-// an FPDU that is too long for a segment.
+// an FPDU too long for a segment.
 func TestReframeStreams(t *testing.T) {
 	start := testkit.Hex("4d504120494420526571204672616d65 10 02 0004 00000000")
 	fpdu := append([]byte{0, 18}, make([]byte, 24)...)
@@ -147,7 +147,7 @@ func TestReframePortsAgain(t *testing.T) {
 	}
 }
 
-// TestReadPortsAgain checks that tshark can read two conversations with the same ports.
+// TestReadPortsAgain: tshark can read two conversations with the same ports.
 func TestReadPortsAgain(t *testing.T) {
 	if err := need("tshark"); err != nil {
 		t.Skip("tshark does not read what was copied:", err)

@@ -36,7 +36,7 @@ var modes = []mode{
 	{"CRC, peer-to-peer", "siw-param mpa_crc_required=1 peer_to_peer=1", nil, true, []int{64, 4096, 65535}, bandwidth{[]int{1000}, 700}},
 }
 
-// A talk is one conversation with the guest.
+// A talk is a conversation with the guest.
 type talk struct {
 	what     string
 	run      func(context.Context) error
@@ -64,12 +64,12 @@ type runner struct {
 	loops    int // number of calls of again
 	checks   int
 	failures int
-	// Counts that the captures must contain at least, for the successful talks.
+	// Minimum counts in the captures, for the successful talks.
 	startUps, fpdus, withCRC int
 }
 
-// boot starts a guest. It stops the previous guest, which may be in a bad state: kernel 6.1 does
-// not always survive if rping is killed while it connects.
+// boot stops the previous guest and starts a new guest. The previous guest may be in a bad state:
+// kernel 6.1 does not always survive if a connecting rping is killed.
 func (r *runner) boot(ctx context.Context) (err error) {
 	if r.guest != nil {
 		r.guest.stop()
@@ -115,7 +115,7 @@ func (r *runner) load(ctx context.Context, m mode) error {
 	return nil
 }
 
-// check runs f as one check, prints the result, and returns false if f failed.
+// check runs f as a check, prints the result, and returns false if f failed.
 func (r *runner) check(what string, f func() error) (ok bool) {
 	begin := time.Now()
 	err := f()
@@ -136,7 +136,7 @@ func (r *runner) fail(err error) {
 	r.logf("    %s", strings.ReplaceAll(err.Error(), "\n", "\n    "))
 }
 
-// maxFailures is the number of failed conversations after which the program stops.
+// maxFailures is the number of failed conversations before the program stops.
 const maxFailures = 3
 
 // all runs the checks. It returns an error of the environment; failures of checks are only counted.
@@ -194,7 +194,7 @@ func (r *runner) all(ctx context.Context) error {
 	return r.conform(ctx)
 }
 
-// ping returns the arguments of viaduct for our rping: viaduct's own, or that of rdma-core under
+// ping returns the arguments of viaduct for our rping: viaduct's own rping, or rdma-core's under
 // run --rdma.
 func (r *runner) ping(m mode, args ...string) []string {
 	if !r.rdma {
@@ -338,10 +338,10 @@ func (r *runner) viaductCalls(ctx context.Context, m mode, size int) error {
 	return r.tornDown(err)
 }
 
-// tornDown ignores one harmless failure of the guest's rping. After it has printed that it is
-// disconnected, its main thread closes the event channel while another thread waits there. If the
-// other thread sees the closed descriptor first, it ends the process with status 255. Other checks
-// show that our side has ended well, after the right number of pings.
+// tornDown ignores one harmless failure of the guest's rping. After printing that it is
+// disconnected, the main thread of rping closes the event channel while another thread waits there.
+// If the waiting thread sees the closed descriptor first, the thread ends the process with status
+// 255. Other checks show that our side has ended well, after the right number of pings.
 func (r *runner) tornDown(err error) error {
 	if err == nil {
 		return nil
@@ -427,7 +427,8 @@ func (h *process) waitFor(s string, limit time.Duration) error {
 	}
 }
 
-// wait waits until the process ends, and kills it after limit. A status other than 0 is an error.
+// wait waits for the end of the process, and kills the process after limit. A status other than 0
+// is an error.
 func (h *process) wait(limit time.Duration) error {
 	select {
 	case <-h.exited:
@@ -446,8 +447,8 @@ func (h *process) kill() {
 	<-h.exited
 }
 
-// freePort returns an unused TCP port below the range that the system assigns to connections. A
-// port in that range could be taken before a server listens at it.
+// freePort returns an unused TCP port below the system's range for connections. A port in the range
+// could be taken before a server listens there.
 func freePort() (p int, err error) {
 	for range 100 {
 		var l net.Listener

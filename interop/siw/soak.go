@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// soakDisk is the size in bytes of the disk for -soak. The guest writes and verifies all of it
+// soakDisk is the size in bytes of the disk for -soak. The guest writes and verifies the whole disk
 // once.
 const soakDisk = 1 << 30
 
@@ -15,7 +15,7 @@ const soakDisk = 1 << 30
 const soakLarge = 30 * time.Minute
 
 // A round writes and verifies roundBytes at roundRate bytes a second, so that a machine without KVM
-// can do other work. The first reset occurs while the guest writes, the second while it verifies.
+// can do other work. The first reset occurs while the guest writes, the second during verification.
 const (
 	roundBytes   = 24 << 20
 	roundRate    = 512 << 10
@@ -25,7 +25,7 @@ const (
 	restartEvery = 6 // number of rounds, of which one restarts the target
 )
 
-// soakChecks returns the checks that -soak adds, which take too long for each commit.
+// soakChecks returns the additional checks of -soak, too long for each commit.
 func (d *disk) soakChecks() []diskCheck {
 	if d.soak == 0 {
 		return nil
@@ -36,8 +36,8 @@ func (d *disk) soakChecks() []diskCheck {
 	}
 }
 
-// endure runs rounds until the time is over. In one of restartEvery rounds the target is killed and
-// restarted instead of the first reset.
+// endure runs rounds until the time is over. In every restartEvery-th round the target is killed
+// and restarted instead of the first reset.
 func (d *disk) endure(ctx context.Context) error {
 	round, begin := 0, time.Now()
 	for ; time.Since(begin) < d.soak; round++ {
@@ -54,8 +54,8 @@ func (d *disk) endure(ctx context.Context) error {
 	return nil
 }
 
-// round writes and verifies once while first and a reset disturb it. Each round has another seed,
-// so that fio would detect a block of an earlier round.
+// round writes and verifies once, disturbed by first and a reset. Each round has another seed, so
+// that fio would detect a block of an earlier round.
 func (d *disk) round(ctx context.Context, n int, first func(context.Context) error) error {
 	verified := make(chan error, 1)
 	go func() {
@@ -69,13 +69,13 @@ func (d *disk) round(ctx context.Context, n int, first func(context.Context) err
 	return errors.Join(err, d.reset(ctx), <-verified)
 }
 
-// reset resets the guest's controller and waits until it is connected again.
+// reset resets the guest's controller and waits for the new connection.
 func (d *disk) reset(ctx context.Context) error {
 	_, err := d.guest.run(ctx, time.Minute, "set -e\nnvme reset /dev/nvme0 || { sleep 1; nvme reset /dev/nvme0; }\n"+live)
 	return err
 }
 
-// restart kills the target, starts it again, and waits until the guest is connected again.
+// restart kills and restarts the target, and waits until the guest is connected again.
 func (d *disk) restart(ctx context.Context) error {
 	d.target.Process.Kill()
 	d.target.Wait()

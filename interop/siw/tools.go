@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// A skip is the reason why the program, or a part of it, cannot run here.
+// A skip is the reason why the program, or a part of the program, cannot run here.
 type skip string
 
 func (s skip) Error() string { return string(s) }
 
-// systemPath lists directories of programs that may be missing in a user's PATH.
+// systemPath lists directories of programs possibly missing in a user's PATH.
 var systemPath = []string{"/usr/sbin", "/sbin", "/usr/local/sbin"}
 
-// find returns the path of a program, and an error if it is not installed.
+// find returns the path of a program, and an error if the program is not installed.
 func find(program string) (string, error) {
 	if p, err := exec.LookPath(program); err == nil {
 		return p, nil
@@ -60,7 +60,7 @@ var debianPackage = map[string]string{
 	"ldd":                "libc-bin",
 }
 
-// need checks that programs are installed. The error is a skip that names all missing programs and
+// need checks that programs are installed. The error is a skip naming all missing programs and
 // their packages.
 func need(programs ...string) error {
 	var missing, packages []string
@@ -78,7 +78,7 @@ func need(programs ...string) error {
 	return skip(fmt.Sprintf("missing: %s (Debian: apt-get install %s)", strings.Join(missing, " "), strings.Join(packages, " ")))
 }
 
-// command runs a program in dir and returns its output. An error contains the end of the output.
+// command runs a program in dir and returns the output. An error contains the end of the output.
 func command(ctx context.Context, dir, program string, args ...string) ([]byte, error) {
 	path, err := find(program)
 	if err != nil {

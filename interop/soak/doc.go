@@ -6,10 +6,10 @@
 //	go run ./interop/soak -race 20m           # duration of the part with the race detector
 //
 // A server process listens with every transport and plan; this process keeps -conns connections to
-// it; further client processes are killed by SIGKILL at random times, and replaced. All connections
-// use loopback. Transferred bytes are verified by package mixed.
+// the server; further client processes are killed by SIGKILL at random times, and replaced. All
+// connections use loopback. Transferred bytes are verified by package mixed.
 //
 // Time is divided into rounds. At the end of each round all connections end, and both processes
-// report the resources that they still hold. Compared with the first rounds, memory may grow by
-// less than a limit, and all other counts must be equal.
+// report the remaining resources. Compared with the first rounds, memory may grow by less than a
+// limit, and all other counts must be equal.
 package main

@@ -53,8 +53,8 @@ func main() {
 	}
 }
 
-// run executes all rounds: the first ones in a program that is built with the race detector, the
-// others in this process.
+// run executes all rounds: the first rounds in a program built with the race detector, the others
+// in this process.
 func (o *options) run(ctx context.Context) error {
 	if o.race > 0 && !o.quick {
 		if err := o.watched(ctx); err != nil {
@@ -67,8 +67,8 @@ func (o *options) run(ctx context.Context) error {
 	return o.soak(ctx)
 }
 
-// watched runs this program, built with the race detector, for the time of -race. The detector ends
-// a program that has a race with status 66.
+// watched runs this program, built with the race detector, for the time of -race. On a race the
+// detector ends a program with status 66.
 func (o *options) watched(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "viaduct-soak.")
 	if err != nil {
@@ -92,7 +92,7 @@ func (o *options) watched(ctx context.Context) error {
 	return cmd.Run()
 }
 
-// beVictim makes connections until it is killed.
+// beVictim makes connections until killed.
 func beVictim(ctx context.Context, o *options) error {
 	var at addresses
 	if err := json.NewDecoder(os.Stdin).Decode(&at); err != nil {

@@ -6,8 +6,8 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// A behaviour determines what a connection does: the plan of its listener, and whether the client
-// kills it.
+// A behaviour determines what a connection does: the plan of the listener, and whether the client
+// kills the connection.
 type behaviour struct {
 	name   string
 	weight int

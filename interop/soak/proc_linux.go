@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// descriptors returns the number of open descriptors of this process, or -1 if it is not known.
+// descriptors returns the number of open descriptors of the process, or -1 if the number is not
+// known.
 func descriptors() int {
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -15,7 +16,7 @@ func descriptors() int {
 	return len(all) - 1 // without the descriptor of the directory itself
 }
 
-// resident returns the resident memory of this process in bytes, or 0 if it is not known.
+// resident returns the resident memory of the process in bytes, or 0 if the size is not known.
 func resident() (n int64) {
 	b, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(b)) {

@@ -2,6 +2,6 @@
 
 package main
 
-// These figures are not available on this system, so they never grow.
+// The figures are not available on this system, so none ever grows.
 func descriptors() int { return 0 }
 func resident() int64  { return 0 }

@@ -2,6 +2,6 @@
 
 package main
 
-// raceDetector is true: this program was built with the race detector. Most of its resident memory
-// belongs to the detector, which never releases it.
+// raceDetector is true: this program was built with the race detector. Most of the resident memory
+// belongs to the detector, and is never released.
 const raceDetector = true

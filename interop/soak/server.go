@@ -74,7 +74,7 @@ func (t *total) counts() counts {
 }
 
 // hold measures this process several times until limit is over, because resources of ended
-// connections may disappear late. It returns the least measurement.
+// connections may disappear late. The result is the least measurement.
 func hold(regions func() int, limit time.Duration) holding {
 	best := holding{Goroutines: 1 << 30}
 	for end := time.Now().Add(limit); ; time.Sleep(200 * time.Millisecond) {
@@ -93,7 +93,7 @@ func hold(regions func() int, limit time.Duration) holding {
 	return best
 }
 
-// serve is the server process: it prints its addresses, then answers each line of standard input
+// serve is the server process: serve prints the addresses, then answers each line of standard input
 // with a report, until the input ends.
 func serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
@@ -113,8 +113,8 @@ func serve(ctx context.Context) error {
 			nodes = append(nodes, n)
 			a, wait, err := n.Listen(ctx, "127.0.0.1:0", b.plan, func(c mixed.Conn) {
 				defer open.add(transport + ", one that " + b.name)()
-				// Usually the client ends the connection. This time limit only detects a connection
-				// that hangs.
+				// Usually the client ends the connection. The time limit only detects a hanging
+				// connection.
 				run, cancel := context.WithTimeoutCause(ctx, b.plan.For+b.plan.Idle+2*patience, errHang)
 				defer cancel()
 				t, err := c.Run(run)
@@ -174,7 +174,7 @@ func serve(ctx context.Context) error {
 	return lines.Err()
 }
 
-// errHang is the cause for ending a connection that does not end by itself.
+// errHang is the cause for ending a connection which does not end by itself.
 var errHang = errors.New("the connection did not come to an end")
 
 // patience is how long a connection may take to end after its peer was killed. The kernel reports

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A child is a process that this process has started: the server, or a victim.
+// A child is a process started by this process: the server, or a victim.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -127,12 +127,12 @@ func (o *options) soak(ctx context.Context) error {
 	return nil
 }
 
-// warm is the round to which later rounds are compared. At its end, pools and caches have reached
-// their size.
+// warm is the round for comparison with later rounds. At the end of round warm, pools and caches
+// have reached their size.
 const warm = 1
 
-// keepVictims keeps o.victims processes running that make connections, and kills and replaces them,
-// until stop is closed. It counts the kills in kills.
+// keepVictims keeps o.victims connecting processes running, and kills and replaces the processes,
+// until stop is closed. kills counts the kills.
 func (o *options) keepVictims(ctx context.Context, at addresses, stop <-chan struct{}, kills *int) error {
 	if o.victims == 0 {
 		<-stop
@@ -171,7 +171,7 @@ func (o *options) keepVictims(ctx context.Context, at addresses, stop <-chan str
 // mu guards the count of kills.
 var mu = make(chan struct{}, 1)
 
-// victim starts a process that makes connections, and kills it after a random time or when stop is
+// victim starts a connecting process, and kills the process after a random time or when stop is
 // closed.
 func (o *options) victim(ctx context.Context, at addresses, stop <-chan struct{}) error {
 	v, err := startChild(ctx, "-role", "victim", "-conns", "20", "-only", o.only)
@@ -202,7 +202,7 @@ func (o *options) victim(ctx context.Context, at addresses, stop <-chan struct{}
 const memoryMargin = 24 << 20
 
 // grown compares the resources of two moments without connections, and returns an error if the
-// later ones are more.
+// later resources are more.
 func grown(side string, was, is holding) error {
 	if is.Goroutines > was.Goroutines || is.Descriptors > was.Descriptors || is.Regions > was.Regions ||
 		is.Heap > was.Heap+memoryMargin || !raceDetector && is.RSS > was.RSS+2*memoryMargin {

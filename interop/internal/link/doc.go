@@ -3,7 +3,7 @@
 // user namespace.
 //
 // A [Network] has a port in each namespace. A port is a TUN device. The [Fault] of a port is
-// applied to every IPv4 packet that its namespace sends. The Fault determines when and how often a
-// packet arrives at the port with its destination address, and whether one bit of the packet is
-// wrong. Packets are lost silently, as on a wire.
+// applied to every IPv4 packet sent by the port's namespace. The Fault determines when and how
+// often a packet arrives at the port with the destination address, and whether one bit of the
+// packet is wrong. Packets are lost silently, as on a wire.
 package link

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Fault describes the faults of the packets that one port sends. The zero value is a perfect
-// wire. Probabilities are from 0 to 1, and independent for each packet.
+// A Fault describes the faults of the packets sent by a port. The zero value is a perfect wire.
+// Probabilities are from 0 to 1, and independent for each packet.
 type Fault struct {
 	Delay  time.Duration // in this direction
 	Jitter time.Duration // added to Delay: uniform from -Jitter to Jitter, without reordering
@@ -26,10 +26,10 @@ type Fault struct {
 // DefaultQueue is the default of Fault.Queue in bytes: about 50 ms at 10 Mbit/s.
 const DefaultQueue = 64 << 10
 
-// bulk is the least length in bytes of a packet that counts for LossEvery.
+// bulk is the least length in bytes of a packet counted for LossEvery.
 const bulk = 500
 
-// A shaper applies a fault to the packets of one direction, in virtual time.
+// A shaper applies a fault to the packets of a direction, in virtual time.
 type shaper struct {
 	f        Fault
 	r        *rand.Rand
@@ -46,7 +46,7 @@ type Counters struct {
 	Resets                                          uint64
 }
 
-// An arrival is a packet at its destination.
+// An arrival is a packet at the destination.
 type arrival struct {
 	at   time.Time
 	flip int // index of the wrong bit of the packet, or -1
@@ -56,8 +56,8 @@ type arrival struct {
 // change the destination.
 const headerEnd = 20
 
-// packet applies the fault to a packet of n bytes of a flow that is sent at now. It returns no
-// arrival for a lost packet and two for a duplicated one.
+// packet applies the fault to a packet of n bytes of a flow, sent at now. The result has no arrival
+// for a lost packet, and two arrivals for a duplicated packet.
 func (s *shaper) packet(now time.Time, flow uint32, n int) (arrivals []arrival) {
 	f := &s.f
 	s.counters.Packets++
@@ -111,7 +111,7 @@ func (s *shaper) packet(now time.Time, flow uint32, n int) (arrivals []arrival) 
 	return arrivals
 }
 
-// due counts a packet for LossEvery and reports whether it is lost.
+// due counts a packet for LossEvery and reports whether the packet is lost.
 func (s *shaper) due(flow uint32, n int) bool {
 	if s.f.LossEvery == 0 || n < bulk {
 		return false

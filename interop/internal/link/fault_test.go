@@ -98,7 +98,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestLossEvery: each flow loses the same share of its own packets.
+// TestLossEvery: each flow loses the same share of packets.
 func TestLossEvery(t *testing.T) {
 	s := newShaper(Fault{LossEvery: 3})
 	got := ""
@@ -115,8 +115,7 @@ func TestLossEvery(t *testing.T) {
 	}
 }
 
-// TestRate: 1000 bytes at 10 Mbit/s take 0.8 ms each, and a queue that is full
-// loses packets.
+// TestRate: 1000 bytes at 10 Mbit/s take 0.8 ms each, and a full queue loses packets.
 func TestRate(t *testing.T) {
 	s := newShaper(Fault{Rate: 10_000_000, Queue: 10_000})
 	var got []arrival

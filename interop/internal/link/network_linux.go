@@ -26,7 +26,7 @@ type Network struct {
 	wg       sync.WaitGroup
 }
 
-// A Port is a network namespace with a TUN device that belongs to the Network.
+// A Port is a network namespace with a TUN device of the Network.
 type Port struct {
 	net *Network
 	ns  *os.File
@@ -102,7 +102,7 @@ func (p *Port) open(mtu int) (err error) {
 	return errors.Join(setFlags("lo", true), setNumber(unix.SIOCSIFMTU, mtu))
 }
 
-// setNumber sets a number of the device, such as its MTU, in the thread's namespace.
+// setNumber sets a number of the device, such as the MTU, in the thread's namespace.
 func setNumber(request uint, n int) error {
 	return control(Device, request, func(r *unix.Ifreq) error { r.SetUint32(uint32(n)); return nil })
 }
@@ -139,9 +139,9 @@ func control(device string, request uint, set func(*unix.Ifreq) error) error {
 	return nil
 }
 
-// Do calls f in a thread in the namespace of the port: sockets and files of /proc/sys/net that f
-// opens, and processes that it starts, belong to that namespace. Other goroutines that f starts do
-// not run in that namespace.
+// Do calls f in a thread in the namespace of the port: sockets and files of /proc/sys/net opened by
+// f, and processes started by f, belong to the namespace. Other goroutines started by f do not run
+// in the namespace.
 func (p *Port) Do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -186,7 +186,7 @@ func (p *Port) SetFault(f Fault) {
 	p.shaper.f = f
 }
 
-// Counters returns the counters of the packets that the port's namespace has sent.
+// Counters returns the counters of the packets sent by the port's namespace.
 func (p *Port) Counters() Counters {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
@@ -195,8 +195,9 @@ func (p *Port) Counters() Counters {
 	return c
 }
 
-// Track starts connection tracking for TCP; call it before there are connections. After Forget, the
-// next packet of each connection is answered by a reset, as by a firewall that has lost its table.
+// Track starts connection tracking for TCP; call Track before there are connections. After Forget,
+// the next packet of each connection is answered by a reset, as by a firewall that has lost its
+// table.
 func (n *Network) Track() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -210,7 +211,7 @@ func (n *Network) Forget() {
 	n.tracker.forget()
 }
 
-// read reads the packets that the namespace sends, until the port is closed.
+// read reads the packets sent by the namespace, until the port is closed.
 func (p *Port) read() {
 	buf := make([]byte, 64<<10)
 	for {
@@ -219,7 +220,7 @@ func (p *Port) read() {
 			if errors.Is(err, os.ErrClosed) {
 				return
 			}
-			// The device is down; it may come up again.
+			// The device is down, but may come up again.
 			select {
 			case <-p.over:
 				return
@@ -231,7 +232,7 @@ func (p *Port) read() {
 	}
 }
 
-// route applies the fault to one packet and writes it, or queues it until it is due.
+// route applies the fault to a packet, and writes the packet or queues it until due.
 func (p *Port) route(b []byte) {
 	if len(b) < headerEnd || b[0]>>4 != 4 {
 		return // IPv6 is not routed
@@ -285,7 +286,7 @@ func (p *Port) route(b []byte) {
 	}
 }
 
-// flow returns a number that differs between the TCP connections of two addresses, and 0 for other
+// flow returns a different number for each TCP connection of two addresses, and 0 for other
 // packets.
 func flow(b []byte) uint32 {
 	if head := int(b[0]&15) * 4; b[9] == protocolTCP && len(b) >= head+4 {
@@ -294,7 +295,7 @@ func flow(b []byte) uint32 {
 	return 0
 }
 
-// deliver writes queued packets when they are due, until the port is closed.
+// deliver writes due queued packets, until the port is closed.
 func (p *Port) deliver() {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
@@ -358,7 +359,7 @@ func (p *Port) close() error {
 	return errors.Join(p.tun.Close(), p.ns.Close())
 }
 
-// Close ends the network and closes its ports. A namespace ends with the last process in it.
+// Close ends the network and closes the ports. A namespace ends with its last process.
 func (n *Network) Close() (err error) {
 	n.mu.Lock()
 	ports := n.ports

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestMain runs the tests in a user namespace unless the user is root, so that they may create
+// TestMain runs the tests in a user namespace unless the user is root, so that the tests may create
 // network namespaces.
 func TestMain(m *testing.M) {
 	if os.Geteuid() == 0 || os.Getenv("VIADUCT_LINK_TEST") != "" {
@@ -128,8 +128,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestStates: a connection survives an interruption, a device that goes down, and an address that
-// is removed and restored. The connection does not survive a tracker that forgets it.
+// TestStates: a connection survives an interruption, a device going down, and an address removed
+// and restored. The connection does not survive being forgotten by a tracker.
 func TestStates(t *testing.T) {
 	n, a, b := network(t, 1500)
 	n.Track()

@@ -44,8 +44,7 @@ func parseTCP(p []byte) (s segment, ok bool) {
 	return s, true
 }
 
-// reset returns the reset that answers s, as RFC 9293 specifies it for a host without the
-// connection.
+// reset returns the reset answering s, as RFC 9293 specifies for a host without the connection.
 func (s segment) reset() []byte {
 	p := make([]byte, headerEnd+tcpLen)
 	p[0], p[8], p[9] = 0x45, 64, protocolTCP
@@ -86,8 +85,8 @@ func checksum(b []byte, s uint32) uint16 {
 	return ^uint16(s)
 }
 
-// A tracker records the connections whose first packet it has seen, like the connection tracking of
-// a firewall. One goroutine at a time may use it.
+// A tracker records the connections whose first packet was seen, like the connection tracking of a
+// firewall. One goroutine at a time may use a tracker.
 type tracker struct{ flows map[[2]netip.AddrPort]bool }
 
 func (t *tracker) key(s segment) [2]netip.AddrPort {
@@ -97,7 +96,7 @@ func (t *tracker) key(s segment) [2]netip.AddrPort {
 	return [2]netip.AddrPort{s.dst, s.src}
 }
 
-// allow reports whether packet p may pass. If it may not, reset is a packet that answers the sender
+// allow reports whether packet p may pass. For a refused packet, reset is the answer to the sender
 // of p, or nil if p gets no answer.
 func (t *tracker) allow(p []byte) (pass bool, reset []byte) {
 	s, ok := parseTCP(p)

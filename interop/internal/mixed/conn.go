@@ -16,19 +16,19 @@ import (
 	"viaduct/vitcp"
 )
 
-// Transports returns the names that Open accepts.
+// Transports returns the names accepted by Open.
 func Transports() []string { return []string{"tcp", "sdp", "iwarp", "vitcp", "fcvi"} }
 
 // A Conn is an established connection.
 type Conn interface {
-	// Run executes this end's part of the plan, once. It returns when the connection has ended, at
+	// Run executes this end's part of the plan, once, and returns when the connection has ended, at
 	// the latest some seconds after ctx.
 	Run(ctx context.Context) (Tally, error)
 }
 
-// A Node makes connections of one transport. Close releases all its resources.
+// A Node makes connections of a transport. Close releases all resources of the Node.
 type Node interface {
-	// Dial connects to an address that Listen returned.
+	// Dial connects to an address returned by Listen.
 	Dial(ctx context.Context, address string, p Plan) (Conn, error)
 	// Listen accepts connections at HOST:PORT until ctx ends, and calls serve with each, in a
 	// separate goroutine. It returns the address at once; wait returns when all calls of serve have
@@ -44,13 +44,15 @@ type Settings struct {
 	WrapConn func(net.Conn) net.Conn // wraps each TCP connection, if not nil
 	Fabric   string                  // fcvi only: address of a fabric to join with host address Host
 	Host     string
-	// Patience replaces the transports' time limits of a set-up, for busy machines; 0 keeps them.
+	// Patience replaces the transports' time limits of a set-up, for busy machines; 0 keeps the
+	// transports' limits.
 	Patience  time.Duration
 	KeepAlive time.Duration // period of TCP's keepalive, 0 leaves the default
 	Logger    *slog.Logger
 }
 
-// grace is how long a connection request is held that arrives between two waits of a busy listener.
+// grace is how long a connection request is held after arriving between two waits of a busy
+// listener.
 const grace = time.Second
 
 // Open makes a node of a transport.
@@ -86,7 +88,7 @@ func Open(transport string, s Settings) (Node, error) {
 	return nil, fmt.Errorf("transport %q is not known", transport)
 }
 
-// addrPort parses an address that Listen returned.
+// addrPort parses an address returned by Listen.
 func addrPort(address string) (netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"viaduct/samehost"
 )
 
-// An iwarpNode shares one device among its streams. The device counts the regions of all streams.
+// An iwarpNode shares one device among the node's streams. The device counts the regions of all
+// streams.
 type iwarpNode struct {
 	s      Settings
 	device *iwarp.Device
@@ -111,8 +112,8 @@ func (v *qp) waitSend(ctx context.Context) (completion, bool) {
 	return v.completion(c), true
 }
 
-// waitRecv waits for the next completion of the receive queue. It ends the stream if the peer has
-// ended its direction, because missing messages will not arrive then.
+// waitRecv waits for the next completion of the receive queue. If the peer has ended its direction,
+// waitRecv ends the stream, because missing messages will not arrive then.
 func (v *qp) waitRecv(ctx context.Context) (completion, bool) {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()

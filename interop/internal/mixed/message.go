@@ -16,8 +16,8 @@ import (
 	"viaduct/samehost"
 )
 
-// verbs is the interface of the traffic to a queue pair: one region of memory, which exists from
-// the start, and requests with numbers. off and n name bytes of that region.
+// verbs is the interface of the traffic to a queue pair: one region of memory, present from the
+// start, and requests with numbers. off and n name bytes of the region.
 type verbs interface {
 	// region returns the memory's address and handle for the peer.
 	region() place
@@ -29,8 +29,8 @@ type verbs interface {
 	// or if no completion can follow.
 	waitSend(ctx context.Context) (c completion, ok bool)
 	waitRecv(ctx context.Context) (c completion, ok bool)
-	// close ends the connection in order, abort ends it at once. Each may be called after the
-	// other.
+	// close ends the connection in order, abort ends the connection at once. Each may be called
+	// after the other.
 	close() error
 	abort()
 	// path reports whether the bytes go through shared memory, while the connection is up.
@@ -53,8 +53,8 @@ type completion struct {
 	err error
 }
 
-// A message begins with its kind (one byte), three zero bytes, the number of its operation (8) and
-// a length (4).
+// A message begins with a kind (1 byte), three zero bytes, an operation number (8) and a length
+// (4).
 const headerLen = 16
 
 const (
@@ -65,15 +65,15 @@ const (
 	kindFin              // the sum of all payloads follows
 )
 
-// exposed is the number of bytes that the other end may read.
+// exposed is the number of bytes the other end may read.
 const exposed = 32 << 10
 
-// flushLimit bounds the time between an abort on this side and the completion of all requests.
+// flushLimit bounds the time between a local abort and the completion of all requests.
 const flushLimit = 20 * time.Second
 
-// A message runs a plan over verbs. Its memory is divided into slots for sent data, slots that the
-// peer writes to, slots for data read from the peer, acknowledgements, data that the peer may read,
-// and receives.
+// A message runs a plan over verbs. The memory is divided into slots for sent data, slots written
+// by the peer, slots for data read from the peer, acknowledgements, data readable by the peer, and
+// receives.
 type message struct {
 	p       Plan
 	dialled bool
@@ -106,7 +106,7 @@ type message struct {
 	count sync.Mutex // guards t
 }
 
-// A request is one request posted to the send queue.
+// A request is a work request posted to the send queue.
 type request struct {
 	id   uint64
 	done func(error)
@@ -251,10 +251,10 @@ func (m *message) request(post func(id uint64) error, done func(error)) error {
 	return nil
 }
 
-// reap takes the completions of the send queue, each of which must belong to the oldest request. A
-// failed request does not end the connection: the receives report the end, after the messages that
-// arrived before it. Among these may be the last message of the peer, which closes as soon as it
-// has ours.
+// reap takes the completions of the send queue. Each must belong to the oldest request. A failed
+// request does not end the connection: the receives report the end, after all messages that arrived
+// earlier. The last message of the peer may be among the earlier messages, because the peer closes
+// as soon as our last message has arrived.
 func (m *message) reap(flush context.Context) (promise error) {
 	for r := range m.inFlight {
 		if promise != nil {
@@ -335,8 +335,8 @@ func (m *message) send(ctx context.Context) error {
 		return off, m.mem[off:][:m.slot]
 	}
 
-	// left counts the requests and acknowledgements that a slot waits for; byOp has the slot of
-	// each operation that the peer must acknowledge.
+	// left counts the requests and acknowledgements a slot waits for; byOp has the slot of each
+	// operation still to be acknowledged by the peer.
 	var mu sync.Mutex
 	left := make([]int, m.p.Window)
 	byOp := map[uint64]int{}
@@ -471,7 +471,7 @@ func (m *message) send(ctx context.Context) error {
 	return err
 }
 
-// sleep waits for d, or until the connection fails, as it does when ctx ends.
+// sleep waits for d, or until the connection fails, as happens when ctx ends.
 func (m *message) sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return context.Cause(ctx)
@@ -486,7 +486,7 @@ func (m *message) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// read reads memory that the peer exposes, and verifies the data when it has arrived.
+// read reads memory exposed by the peer, and verifies the data on arrival.
 func (m *message) read(slot int, lengths *rand.Rand, n int, begin func(int, int, uint64, bool), finish func(error)) error {
 	n = min(n, exposed)
 	from := lengths.IntN(exposed - n + 1)
@@ -559,8 +559,8 @@ type inbox struct {
 	theirs, ours bool
 }
 
-// handle verifies and answers one message. It reposts the receive before it sends the answer,
-// because the answer lets the peer send more.
+// handle verifies and answers a message. The receive is reposted before the answer is sent, because
+// the answer lets the peer send more.
 func (m *message) handle(b []byte, in *inbox) error {
 	if len(b) < headerLen {
 		return broken("a message of %d bytes", len(b))

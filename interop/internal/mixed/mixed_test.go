@@ -83,7 +83,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// A cut is a connection that resets itself after a number of bytes.
+// A cut is a connection that resets after a number of bytes.
 type cut struct {
 	net.Conn
 	left int
@@ -98,8 +98,8 @@ func (c *cut) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestCut: a connection that is cut ends at both ends with an error other than a broken promise,
-// and every posted request completes.
+// TestCut: a cut connection ends at both ends with an error other than a broken promise, and every
+// posted request completes.
 func TestCut(t *testing.T) {
 	for _, transport := range Transports()[1:] {
 		for _, after := range []int{3000, 100_000} {
@@ -118,7 +118,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A flip is a connection that inverts one bit of the bytes it reads, after a number of bytes.
+// A flip is a connection that inverts one bit of the read bytes, after a number of bytes.
 type flip struct {
 	net.Conn
 	left int

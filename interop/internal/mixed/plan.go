@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A Plan holds the settings that both ends of a connection must share.
+// A Plan holds the settings shared by both ends of a connection.
 type Plan struct {
 	Seed     uint64        // determines the sent bytes
 	For      time.Duration // how long each end sends
@@ -20,7 +20,7 @@ type Plan struct {
 	Idle     time.Duration // length of a pause of both ends in the middle of For
 }
 
-// A Tally holds the counts of one end.
+// A Tally holds the counts of an end.
 type Tally struct {
 	SentBytes, ReceivedBytes  uint64 // payload verified by the other end, and by this end
 	Sends, Writes, Reads      uint64 // verified operations
@@ -38,8 +38,8 @@ func broken(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, a...))
 }
 
-// source returns the generator of the bytes that one end sends. The dialling and the listening end
-// send different bytes.
+// source returns the generator of the bytes sent by an end. The dialling and the listening end send
+// different bytes.
 func source(p Plan, dialled bool, use uint64) *rand.Rand {
 	end := uint64(1)
 	if dialled {
@@ -48,7 +48,7 @@ func source(p Plan, dialled bool, use uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(p.Seed, end<<32|use))
 }
 
-// The uses of a source: each has its own random sequence.
+// The uses of a source: each use has a separate random sequence.
 const (
 	useLengths uint64 = iota
 	useExposed
@@ -85,8 +85,8 @@ type pace struct {
 	sent  int
 }
 
-// delay returns how long to wait before sending n more bytes, and counts them as sent. The result
-// is not positive if no wait is needed.
+// delay returns how long to wait before sending n more bytes, and counts the n bytes as sent. The
+// result is not positive if no wait is needed.
 func (p *pace) delay(now time.Time, n int) time.Duration {
 	if p.rate == 0 {
 		return 0

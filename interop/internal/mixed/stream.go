@@ -129,8 +129,8 @@ func early(err error) error {
 	return err
 }
 
-// errEarlyEnd means that the peer closed in order before it had sent everything, because its own
-// run failed.
+// errEarlyEnd means that the peer closed in order before sending everything, because the peer's run
+// failed.
 var errEarlyEnd = errors.New("the other end closed before it was done")
 
 func (s *stream) Close() error { return s.c.Close() }

@@ -9,8 +9,8 @@ import (
 	"viaduct/sdp"
 )
 
-// accept calls serve, in goroutines, with the connections that next returns, until next fails. When
-// ctx ends it closes l. wait returns when all these goroutines have ended.
+// accept calls serve, in goroutines, with the connections returned by next, until next fails. When
+// ctx ends accept closes l. wait returns when all the goroutines have ended.
 func accept(ctx context.Context, l interface{ Close() error }, next func() (Conn, error), serve func(Conn)) (wait func()) {
 	var all sync.WaitGroup
 	stop := context.AfterFunc(ctx, func() { l.Close() })
@@ -27,7 +27,7 @@ func accept(ctx context.Context, l interface{ Close() error }, next func() (Conn
 	return all.Wait
 }
 
-// A planned is a stream with its plan.
+// A planned is a stream with a plan.
 type planned struct {
 	stream
 	p       Plan

@@ -16,7 +16,7 @@ import (
 // service is the discriminator at which nodes listen.
 const service = "mixed"
 
-// A viNode has one NIC that listens and one that dials, each opened on demand.
+// A viNode has a NIC for listening and a NIC for dialling, each opened on demand.
 type viNode struct {
 	s       Settings
 	open    func(listen string) (*vi.NIC, error)

@@ -11,7 +11,7 @@ import (
 // stream.
 const maxControl = keysLen
 
-// A control is our end of the control stream. It has at most one posted receive, as the tools do.
+// A control is our end of the control stream. As in the tools, at most one receive is posted.
 type control struct {
 	q      *iwarp.QueuePair
 	client bool
@@ -34,8 +34,7 @@ func (c *control) arm() error {
 	return err
 }
 
-// exchange sends own and returns the peer's message, which has the same length. The client sends
-// first.
+// exchange sends own and returns the peer's message, of the same length. The client sends first.
 func (c *control) exchange(ctx context.Context, own []byte) (theirs []byte, err error) {
 	if c.client {
 		if err := c.send(ctx, own); err != nil {
@@ -78,7 +77,7 @@ func (c *control) receive(ctx context.Context) ([]byte, error) {
 }
 
 // why returns the error of the stream q instead of err, the error of a request, if the stream has
-// ended with one.
+// ended with an error.
 func why(q *iwarp.QueuePair, err error) error {
 	if err == nil {
 		return nil

@@ -1,7 +1,7 @@
 // Package perftest implements the exchange of the bandwidth tests of the Linux RDMA tools
 // (ib_write_bw, ib_read_bw and ib_send_bw with -R) in both roles, so that the tools can be tested
-// against this stack. It supports one direction on one queue pair, with a fixed number of messages
-// of one size.
+// against this stack. The package supports one direction on one queue pair, with a fixed number of
+// messages of a single size.
 //
 //	client                                             server
 //	  |=========== control stream: no Reads =============>|
@@ -25,22 +25,23 @@
 //
 // The client sends first each time, and the server answers in the same format. The version is a
 // text of 16 bytes, numbers are big-endian, and bandwidths are IEEE 754 doubles in units of 2^20
-// bytes per second. A count of received messages has the byte order of the server's processor; it
-// is little-endian here. No document describes the exchange; this package follows version 4.5 of
-// the tools, which calls its exchange 6.06.
+// bytes per second. A count of received messages has the byte order of the server's processor, here
+// little-endian. No document describes the exchange; the package follows version 4.5 of the tools,
+// whose name for the exchange is 6.06.
 //
 //	l, err := iwarp.Listen(":18515", perftest.Config(nil, opt))
 //	res, err := perftest.Serve(ctx, l, opt)   // for ib_write_bw -R -s 4096 -n 1000 host
 //
 //	res, err := perftest.Dial(ctx, "192.0.2.1:18515", nil, opt)
 //
-// Size and count must be the same at both ends, because the exchange carries them only at the end.
+// Size and count must be the same at both ends, because the exchange carries size and count only at
+// the end.
 //
 // # Contents
 //
 // The tools send memory filled by the C library's random numbers, and never check the received
-// bytes. With Options.Verify this package checks them: the generator of the GNU C library computes
-// each number from two earlier ones, so the bytes obey a rule that does not depend on the seed. See
+// bytes. With Options.Verify this package checks the bytes: the generator of the GNU C library
+// computes each number from two earlier ones, so the bytes obey a rule independent of the seed. See
 // fillRandom.
 //
 // Not implemented: latency tests, both directions at once, several queue pairs, events instead of

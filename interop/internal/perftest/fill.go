@@ -11,15 +11,15 @@ import (
 //
 //	r[i] = r[i-3] + r[i-31]  (mod 2^32)
 //
-// The bit that is shifted out may carry into the sum, so that each byte is the sum of the bytes 3
-// and 31 before it, or one more. A wrong or misplaced byte breaks this rule with a chance of 254 in
-// 256, and for three sums.
+// The shifted-out bit may carry into the sum, so that each byte is the sum of the bytes 3 and 31
+// places earlier, or 1 more. A wrong or misplaced byte breaks the rule with a chance of 254 in 256,
+// for each of three sums.
 const (
 	lagShort = 3
 	lagLong  = 31
 )
 
-// fillRandom fills b with random bytes that pass checkRandom.
+// fillRandom fills b with random bytes acceptable to checkRandom.
 func fillRandom(b []byte) {
 	var r [lagLong]uint32
 	for i := range r {
@@ -34,7 +34,7 @@ func fillRandom(b []byte) {
 	}
 }
 
-// checkRandom returns the index of the first byte of b that the generator cannot have made, or -1.
+// checkRandom returns the index of the first byte of b impossible for the generator, or -1.
 func checkRandom(b []byte) int {
 	for i := lagLong; i < len(b); i++ {
 		if d := b[i] - b[i-lagShort] - b[i-lagLong]; d > 1 {
@@ -68,10 +68,10 @@ func (l layout) slots() int {
 // offset returns the offset of message i.
 func (l layout) offset(i int) int { return i % l.slots() * l.stride() }
 
-// span returns the length in bytes of a buffer for one direction.
+// span returns the length in bytes of a buffer for a direction.
 func (l layout) span() int { return max(l.size, l.cycle) }
 
-// An image is the part of the sender's buffer that the received messages cover.
+// An image is the part of the sender's buffer covered by the received messages.
 type image struct {
 	layout
 	b    []byte

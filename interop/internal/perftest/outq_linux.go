@@ -6,8 +6,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// unacknowledged returns the number of bytes that TCP has not sent or that the peer has not
-// acknowledged; ok is false if the stream has no socket.
+// unacknowledged returns the number of bytes not yet sent by TCP or not yet acknowledged by the
+// peer; ok is false if the stream has no socket.
 func unacknowledged(q *iwarp.QueuePair) (n int, ok bool) {
 	raw, err := q.SyscallConn()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestBadPeers runs peers that leave the exchange at each of its steps. Each of our roles must then
-// end soon, with an error.
+// TestBadPeers runs peers that leave the exchange at each step. Each of our roles must then end
+// soon, with an error.
 func TestBadPeers(t *testing.T) {
 	exchange := []string{capturedVersion, capturedCycle, capturedLine, capturedMTU, capturedKeys}
 	bad := []struct{ messages, want string }{
@@ -81,7 +81,7 @@ func play(ctx context.Context, q *iwarp.QueuePair, c *control, script []string) 
 	q.Close()
 }
 
-// TestBadTraffic: a fault on the data stream ends the run with an error that names the fault.
+// TestBadTraffic: a fault on the data stream ends the run with an error naming the fault.
 func TestBadTraffic(t *testing.T) {
 	t.Run("credit for nothing", func(t *testing.T) {
 		w := &sender{session: &session{opt: Options{Test: SendBW, Count: 10}}, word: []byte{3, 0, 0, 0}}

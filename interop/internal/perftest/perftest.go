@@ -47,14 +47,14 @@ const (
 	MaxSize      = 64 << 20
 	MaxDepth     = 512
 
-	// Reads is the number of RDMA Reads that both ends of ib_read_bw allow, the limit of Linux's
+	// Reads is the number of RDMA Reads allowed by both ends of ib_read_bw, the limit of Linux's
 	// software adapter.
 	Reads = 128
 
 	// receives is the depth of the receive queue of ib_send_bw, unless there
 	// are fewer messages.
 	receives = 512
-	// maxMemory bounds the buffers of one run.
+	// maxMemory bounds the buffers of a run.
 	maxMemory = 256 << 20
 )
 
@@ -69,9 +69,10 @@ type Options struct {
 	Verify bool // check received contents: server of Writes and Sends, client of Reads
 
 	// Settle, if set, is called by the client of Writes after TCP has accepted all Writes, and
-	// before the client reports to the server that it is done. The server of the tools then closes
-	// without waiting for Writes in flight. On Linux the client waits for TCP's acknowledgement,
-	// which is not enough if a device before the server's host sends it.
+	// before the client reports the end of the run to the server. The server of the tools then
+	// closes without waiting for Writes in flight. On Linux the client waits for TCP's
+	// acknowledgement. Waiting is not enough if a device before the server's host sends the
+	// acknowledgement.
 	Settle func(context.Context) error
 }
 
@@ -110,7 +111,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// receives returns the depth of the server's receive queue, which is even. Both sides calculate it.
+// receives returns the even depth of the server's receive queue. Both sides calculate the depth.
 func (o *Options) receives() int {
 	n := min(receives, o.Count)
 	return n + n%2
@@ -137,8 +138,8 @@ func (r *Result) report() Report {
 	return Report{Size: uint64(r.Size), Count: uint64(r.Count), Average: float64(r.Bytes()) / (1 << 20) / s, Rate: float64(r.Count) / 1e6 / s}
 }
 
-// Config returns a copy of base, nil for the defaults, with the depths that opt
-// needs. Both streams of a run are made with it.
+// Config returns a copy of base, nil for the defaults, with the depths needed by opt. Both streams
+// of a run are made with the copy.
 func Config(base *iwarp.Config, opt Options) *iwarp.Config {
 	c := new(iwarp.Config)
 	if base != nil {
@@ -188,16 +189,16 @@ func dial(ctx context.Context, connect func(context.Context) (net.Conn, error), 
 	return iwarp.Client(ctx, nc, cfg)
 }
 
-// The server of the tools announces the second stream before it listens for it. So their client
-// tries ten times; ours tries redials times, with pauses of redialPause.
+// The server of the tools announces the second stream before listening for the stream. So their
+// client tries ten times; ours tries redials times, with pauses of redialPause.
 const (
 	redials     = 20
 	redialPause = 100 * time.Millisecond
 )
 
 // redial connects, and tries again if the peer does not listen yet. On a forwarded port a missing
-// listener appears as a connection that ends during start-up, so that counts too. A rejection ends
-// the attempts.
+// listener appears as a connection that ends during start-up, so redial also tries again after such
+// an end. A rejection ends the attempts.
 func redial(ctx context.Context, connect func(context.Context) (net.Conn, error), cfg *iwarp.Config) (*iwarp.QueuePair, error) {
 	for n := 1; ; n++ {
 		q, err := dial(ctx, connect, cfg)
@@ -215,9 +216,9 @@ func redial(ctx context.Context, connect func(context.Context) (net.Conn, error)
 	}
 }
 
-// Serve runs the server's side for the next client of l, and closes both of its streams. l must
-// have been made with Config(base, opt) and serve nothing else meanwhile, because Serve assumes
-// that the second Request comes from the same client.
+// Serve runs the server's side for the next client of l, and closes both streams of the run. l must
+// have been made with Config(base, opt) and serve nothing else meanwhile, because Serve assumes the
+// second Request to come from the same client.
 func Serve(ctx context.Context, l *iwarp.Listener, opt Options) (*Result, error) {
 	if err := opt.check(); err != nil {
 		return nil, err
@@ -238,7 +239,7 @@ func Serve(ctx context.Context, l *iwarp.Listener, opt Options) (*Result, error)
 	return s.run(ctx, q, func() (*iwarp.QueuePair, error) { return l.Accept(ctx) })
 }
 
-// A session is one run in one role.
+// A session is a run in a role.
 type session struct {
 	opt     Options
 	client  bool
@@ -249,8 +250,8 @@ type session struct {
 	own     keys
 }
 
-// Page and cache line of ordinary processors in bytes, which each side reports. The larger value of
-// both sides applies.
+// Page and cache line of ordinary processors in bytes, as reported by each side. The larger value
+// of both sides applies.
 const (
 	cycleBuffer = 4096
 	cacheLine   = 64
@@ -265,7 +266,7 @@ func finish(q *iwarp.QueuePair, err *error) {
 	q.Close()
 }
 
-// run executes the exchange in the package documentation, on the control stream q, which it closes.
+// run executes the exchange in the package documentation, on the control stream q, and closes q.
 // connect makes the second stream.
 func (s *session) run(ctx context.Context, q *iwarp.QueuePair, connect func() (*iwarp.QueuePair, error)) (_ *Result, err error) {
 	defer finish(q, &err)
@@ -411,9 +412,9 @@ func (s *session) reports(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// part closes the data stream in order, the client first. The client's close proves that all its
-// messages on the data stream have arrived, which no message on the control stream does. Some
-// stacks drop unsent data if the server closes first.
+// part closes the data stream in order, the client first. The client's close proves the arrival of
+// all the client's messages on the data stream; no message on the control stream proves the
+// arrival. Some stacks drop unsent data if the server closes first.
 func (s *session) part(ctx context.Context) error {
 	if s.client {
 		s.data.CloseWrite()

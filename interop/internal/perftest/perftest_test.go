@@ -86,7 +86,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// TestStarts runs all tests with MPA start-ups that differ from the default one.
+// TestStarts runs all tests with MPA start-ups different from the default.
 func TestStarts(t *testing.T) {
 	for name, base := range map[string]*iwarp.Config{"client-server": {ClientServer: true}, "markers": {Markers: true}} {
 		for _, test := range tests {
@@ -142,8 +142,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestSettle: the client of Writes, and no other, waits before it reports that it is done, and the
-// wait may fail.
+// TestSettle: the client of Writes, and no other, waits before reporting the end of the run, and
+// the wait may fail.
 func TestSettle(t *testing.T) {
 	ours := errors.New("ours")
 	for _, test := range tests {

@@ -144,7 +144,7 @@ func replayClient(t *testing.T, cs []testkit.Conversation, opt Options) {
 	}
 }
 
-// recordedKeys returns the memory that a recorded side announces in its keys.
+// recordedKeys returns the memory announced in a recorded side's keys.
 func recordedKeys(t *testing.T, side []byte, opt Options) iwarp.RemoteAddr {
 	f, _, err := mpa.ParseFrame(side)
 	if err != nil {

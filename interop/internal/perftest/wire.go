@@ -20,15 +20,15 @@ const (
 	creditLen = 4 // length of the count of received messages, which is an RDMA Write
 )
 
-// exchangeVersion is the version of Debian's perftest 4.5. Like the original, this package refuses
-// versions before minVersion, whose messages had other lengths.
+// exchangeVersion is the version of Debian's perftest 4.5. Like the original, package perftest
+// refuses versions before minVersion, whose messages had other lengths.
 const (
 	exchangeVersion = "6.06"
 	minVersion      = 5.70
 )
 
-// appendVersion appends the versionLen bytes of a version, truncated if necessary, so that a zero
-// ends it.
+// appendVersion appends the versionLen bytes of a version, truncated if necessary, with a zero at
+// the end.
 func appendVersion(b []byte, v string) []byte {
 	var m [versionLen]byte
 	copy(m[:versionLen-1], v)
@@ -52,7 +52,7 @@ func lengthError(what string, b []byte, want int) error {
 	return fmt.Errorf("perftest: %s of %d bytes, want %d", what, len(b), want)
 }
 
-// parseWord decodes the buffer or the cache line, a number that must be from lo to hi.
+// parseWord decodes the buffer or the cache line, a number from lo to hi.
 func parseWord(what string, b []byte, lo, hi uint32) (int, error) {
 	if len(b) != wordLen {
 		return 0, lengthError(what, b, wordLen)
@@ -84,8 +84,8 @@ func parseMTU(b []byte) (mtu, error) {
 	return mtu(b[0] - '0'), nil
 }
 
-// keys describe one side's end of the data stream. Most fields belong to other transports. Both
-// sides also exchange keys, often all zero, to wait for each other.
+// keys describe a side's end of the data stream. Most fields belong to other transports. Both sides
+// also exchange keys, often all zero, to wait for each other.
 //
 //	+--------+---------+-------+-------+--------+--------+
 //	| lid  4 | reads 4 | qpn 4 | psn 4 | rkey 4 | hole 4 |
@@ -130,8 +130,8 @@ func parseKeys(b []byte) (k keys, err error) {
 	return k, nil
 }
 
-// A Report holds the client's measurements, which it sends to the server at the end of ib_write_bw
-// and ib_read_bw. The tools' server sends an uninitialised one.
+// A Report holds the client's measurements, sent to the server at the end of ib_write_bw and
+// ib_read_bw. The tools' server sends an uninitialised Report.
 type Report struct {
 	Size    uint64  // bytes per message
 	Count   uint64  // messages

@@ -45,7 +45,7 @@ func TestVersion(t *testing.T) {
 	prefixes(t, b, func(b []byte) error { _, err := parseVersion(b); return err })
 }
 
-// prefixes checks that parse refuses every shorter prefix of b, and b with one more byte.
+// prefixes checks that parse refuses every shorter prefix of b, and b with an additional byte.
 func prefixes(t *testing.T, b []byte, parse func([]byte) error) {
 	t.Helper()
 	for n := range b {

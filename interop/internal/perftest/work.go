@@ -10,9 +10,9 @@ import (
 	"viaduct/iwarp"
 )
 
-// A worker is one role of one test on the data stream.
+// A worker is a role of a test on the data stream.
 type worker interface {
-	// region returns the memory that the peer may access, or nil if there is none.
+	// region returns the memory accessible to the peer, or nil if there is none.
 	region() *iwarp.MemoryRegion
 	// work moves the messages, or does nothing if the peer moves them.
 	work(context.Context, *Result) error
@@ -131,7 +131,7 @@ func (m *mover) verify(*Result) error {
 	return nil
 }
 
-// A target is the server of Writes and Reads, which only provides memory.
+// A target is the server of Writes and Reads: a target only provides memory.
 type target struct {
 	*session
 	mr *iwarp.MemoryRegion
@@ -182,7 +182,7 @@ func (t *target) verify(res *Result) error {
 		if err := m.add(i, mem[at:at+t.opt.Size]); err != nil {
 			return err
 		}
-		// The client must not write to the bytes between slots and after the last one.
+		// The client must not write to the bytes between slots and after the last slot.
 		end := at + t.layout.stride()
 		if i == min(t.layout.slots(), t.opt.Count)-1 || end > len(mem) {
 			end = len(mem)
@@ -196,7 +196,7 @@ func (t *target) verify(res *Result) error {
 }
 
 // A sender is the client of Sends. It sends as long as the server's receive queue has room,
-// according to the count that the server writes into its memory.
+// according to the count written into the sender's memory by the server.
 type sender struct {
 	*session
 	mem  []byte
@@ -216,8 +216,8 @@ func (w *sender) region() *iwarp.MemoryRegion { return w.mr }
 func (w *sender) close()                      { w.mr.Close() }
 func (w *sender) verify(*Result) error        { return nil }
 
-// peek reads a word that the peer may be writing concurrently: four aligned bytes, of which any old
-// or new value is acceptable.
+// peek reads a word the peer may be writing concurrently: four aligned bytes, acceptable with any
+// old or new value.
 //
 //go:norace
 //go:noinline
@@ -265,8 +265,7 @@ func (w *sender) work(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// await waits until a message may be sent. It polls, because a Write of the peer causes no
-// completion on this side.
+// await polls until a message may be sent, because a Write of the peer causes no local completion.
 func (w *sender) await(ctx context.Context, posted int) error {
 	for {
 		if room, err := w.room(posted); err != nil || room > 0 {

@@ -1,4 +1,4 @@
-// Package proc runs the command for the programs in interop, and watches its output.
+// Package proc runs the command for the programs in interop, and watches the output.
 package proc
 
 import (
@@ -27,7 +27,7 @@ type Process struct {
 	wrote chan struct{} // guarded by mu; closed by the next output
 }
 
-// Start starts a program, which is killed when ctx ends.
+// Start starts a program, to be killed when ctx ends.
 func Start(ctx context.Context, bin string, args ...string) (*Process, error) {
 	p := &Process{cmd: exec.CommandContext(ctx, bin, args...), ended: make(chan struct{}), wrote: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = (*output)(p), (*output)(p)
@@ -52,8 +52,7 @@ func (p *output) Write(b []byte) (int, error) {
 	return p.out.Write(b)
 }
 
-// Output returns the output so far on both streams, and a channel that is closed when more output
-// arrives.
+// Output returns the output so far on both streams, and a channel closed when more output arrives.
 func (p *Process) Output() (string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +101,8 @@ func (p *Process) Listening() (url string, err error) {
 	}
 }
 
-// Wait waits until the process ends, and kills it after d. A status other than 0 is an error.
+// Wait waits for the end of the process, and kills the process after d. A status other than 0 is an
+// error.
 func (p *Process) Wait(d time.Duration) error {
 	select {
 	case <-p.ended:
@@ -118,7 +118,7 @@ func (p *Process) Wait(d time.Duration) error {
 	return nil
 }
 
-// Ended returns a channel that is closed when the process has ended.
+// Ended returns a channel closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
 // PID returns the process ID.
@@ -127,7 +127,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Interrupt sends SIGINT.
 func (p *Process) Interrupt() { p.cmd.Process.Signal(os.Interrupt) }
 
-// End sends SIGTERM to the process, and waits until it ends.
+// End sends SIGTERM to the process, and waits for the end.
 func (p *Process) End() error {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	return p.Wait(Patience)
@@ -141,7 +141,7 @@ func (p *Process) Kill() {
 	}
 }
 
-// Viaduct builds the command into dir and returns its path.
+// Viaduct builds the command into dir and returns the path.
 func Viaduct(ctx context.Context, dir string, flags ...string) (string, error) {
 	bin := dir + "/viaduct"
 	args := append(append([]string{"build", "-o", bin}, flags...), "viaduct/cmd/viaduct")
