@@ -27,7 +27,7 @@ func besides(cs []contest, program string) []contest {
 	return out
 }
 
-// quantity returns the quantity by which besides compares a measurement.
+// quantity returns the quantity for comparing a measurement in besides.
 func (m *measure) quantity() quantity {
 	switch m.Op {
 	case opPing:

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// A side is one program under measurement.
+// A side is a program under measurement.
 type side struct {
 	name string
 	run  func() (result, error)
@@ -57,7 +57,8 @@ func (q quantity) format(v float64) string {
 	return fmt.Sprintf("%.4f", v)
 }
 
-// A row is one target: it compares a figure of the side ours with that of the side theirs.
+// A row is a target: the comparison of a figure of the side ours with the figure of the side
+// theirs.
 type row struct {
 	metric string
 	ours   string // names of sides of the contest
@@ -68,14 +69,14 @@ type row struct {
 	least  bool // a smaller figure is better
 }
 
-// A contest is a set of sides that are measured in the same interleaved rounds.
+// A contest is a set of sides, measured in the same interleaved rounds.
 type contest struct {
 	title string
 	sides []side
 	rows  []row
 }
 
-// rdma lists the transports that have RDMA targets.
+// rdma lists the transports with RDMA targets.
 var rdma = []string{"vitcp", "iwarp"}
 
 const kib, mib = 1 << 10, 1 << 20
@@ -106,8 +107,7 @@ func (p *programme) add(title string, sides []side, rows ...row) {
 	p.all = append(p.all, contest{title, sides, rows})
 }
 
-// ours returns a side that is measured with our own packages. set changes the measure, which is a
-// copy of p.base.
+// ours returns a side measured with our own packages. set changes the measure, a copy of p.base.
 func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	m := p.base
 	m.Transport = transport
@@ -115,7 +115,7 @@ func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	return side{name: name, run: func() (result, error) { return driveApart("", m) }, m: &m}
 }
 
-// each returns one of our sides for each transport of rdma. set changes each measure.
+// each returns a side of ours for each transport of rdma. set changes each measure.
 func (p *programme) each(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
 		s = append(s, p.ours(name, name, set))
@@ -123,8 +123,8 @@ func (p *programme) each(set func(m *measure)) (s []side) {
 	return s
 }
 
-// judge returns one row for each transport of rdma. A row compares the quantity q of our side with
-// q of the side theirs.
+// judge returns a row for each transport of rdma. A row compares the quantity q of our side with q
+// of the side theirs.
 func judge(metric, theirs string, q quantity, goal, floor float64) (r []row) {
 	for _, name := range rdma {
 		r = append(r, row{metric: metric, ours: name, theirs: theirs, what: q, goal: goal, floor: floor, least: q == latency})
@@ -140,8 +140,8 @@ func (t *toolbox) ucxSide(test string, size int) side {
 	return side{name: "UCX " + test, run: func() (result, error) { return t.ucx("tcp", test, size) }, why: t.missing["ucx_perftest"]}
 }
 
-// fiSides returns libfabric's two providers. The targets are for "tcp". The newer provider "net",
-// which later releases call tcp, is shown and not judged.
+// fiSides returns libfabric's two providers. The targets are for "tcp". The newer provider "net"
+// (called tcp in later releases) is shown and not judged.
 func (t *toolbox) fiSides(op string, size int) []side {
 	return []side{
 		{name: "libfabric tcp " + op, run: func() (result, error) { return t.libfabric("tcp", op, size) }, why: t.missing["libfabric"]},

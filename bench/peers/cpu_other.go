@@ -2,5 +2,5 @@
 
 package main
 
-// cpuSeconds returns 0: this system does not report processor time.
+// cpuSeconds returns 0, because the system does not report processor time.
 func cpuSeconds() float64 { return 0 }

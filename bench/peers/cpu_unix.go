@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// cpuSeconds returns the processor time of this process in seconds, 0 if it is not known.
+// cpuSeconds returns the processor time of the process in seconds, 0 if the time is not known.
 func cpuSeconds() float64 {
 	var ru syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {

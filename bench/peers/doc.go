@@ -1,7 +1,7 @@
-// Command peers compares this project with its alternatives: UCX, libfabric, and plain TCP written
-// in C and in Go. All programs run on one machine over loopback, in two processes each, with the
-// same congestion control and the same footprint of buffers. The programs take turns in rounds, and
-// the medians of their figures are compared with targets. docs/performance.md explains the figures.
+// Command peers compares this project with alternatives: UCX, libfabric, and plain TCP written in C
+// and in Go. All programs run on one machine over loopback, in two processes each, with the same
+// congestion control and the same footprint of buffers. The programs take turns in rounds, and the
+// medians of their figures are compared with targets. docs/performance.md explains the figures.
 //
 //	bench/peers.sh                  the whole comparison, under five minutes
 //	bench/peers.sh --only Latency   contests whose title matches
@@ -10,8 +10,8 @@
 //	bench/peers.sh --record . --render   makes tables and pictures from internal/figures/results.json
 //	bench/peers.sh --beside REV     our own sides compared with those of a git revision, in turns
 //
-// If the command runs as root, it installs missing peers from Debian's packages. The row of a
-// missing peer says that it is missing.
+// If the command runs as root, missing peers are installed from Debian's packages. The row of a
+// missing peer says so.
 //
 //	peers drive --transport vitcp --op write --size 65536 --depth 16 --bell 4
 //

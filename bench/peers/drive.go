@@ -20,7 +20,7 @@ import (
 	"viaduct/samehost"
 )
 
-// A measure describes one measurement of this project's packages in two processes. This process is
+// A measure describes a measurement of this project's packages in two processes. This process is
 // the initiator, and a new process of the same program is the peer.
 type measure struct {
 	Transport  string        `json:"transport"` // see endpoints
@@ -61,7 +61,7 @@ const (
 	opHTTP   = "http"   // HTTP requests and their answers, rate
 )
 
-// A result holds the figures of one run. A field that the operation does not measure is 0.
+// A result holds the figures of a run. A field not measured by the operation is 0.
 type result struct {
 	Bytes     float64 `json:"bytes,omitempty"`
 	Seconds   float64 `json:"seconds"`
@@ -79,13 +79,13 @@ type result struct {
 	RxMemory float64 `json:"rx_memory,omitempty"`
 }
 
-// An endpoint measures one transport. dial runs in this process, and serve in the other process.
+// An endpoint measures a transport. dial runs in the initiator, and serve in the peer process.
 type endpoint interface {
-	// serve is the peer's side. It passes the data that dial needs to announce, calls mark when the
-	// measured part begins, and returns when the initiator has closed its connections.
+	// serve is the peer's side. serve passes the data needed by dial to announce, calls mark when
+	// the measured part begins, and returns when the initiator has closed all connections.
 	serve(m measure, announce func(v any) error, mark func()) error
 
-	// dial connects to the peer that announced hello and measures.
+	// dial connects to the peer whose announcement is hello, and measures.
 	dial(m measure, hello json.RawMessage) (result, error)
 }
 
@@ -122,8 +122,8 @@ var endpoints = map[string]endpoint{
 	"unix":  streamEndpoint{dialUnix, listenUnix},
 }
 
-// driveMain runs one measurement with the parameters in args. It is the command drive, which
-// driveApart runs for every measurement, and which serves for tuning by hand.
+// driveMain runs one measurement with the parameters in args. driveMain is the command drive.
+// driveApart runs the command for every measurement, and users run the command for tuning by hand.
 func driveMain(args []string) error {
 	var m measure
 	var peer bool
@@ -188,7 +188,7 @@ func (m *measure) sameHost() samehost.Policy {
 	return samehost.Off
 }
 
-// slots returns the number of messages that fit into the footprint.
+// slots returns the number of messages fitting into the footprint.
 func (m *measure) slots() int { return m.Footprint / m.Size }
 
 func (m *measure) args() []string {
@@ -199,7 +199,7 @@ func (m *measure) args() []string {
 		fmt.Sprintf("-crc=%t", m.CRC), "-fpdu", fmt.Sprint(m.FPDU), "-level", m.Level,
 		fmt.Sprintf("-wait=%t", m.Wait), "-profile", m.profile,
 	}
-	// The flags below are passed only if they are set, because older builds do not have them.
+	// The flags below are passed only if set, because older builds lack the flags.
 	if m.Rings {
 		args = append(args, "-rings")
 	}
@@ -271,8 +271,8 @@ func drive(m measure) (result, error) {
 	return r, nil
 }
 
-// driveApart runs drive in a new process, and on one processor if the measurement requires it.
-// program is the path of another build of this program; "" means this build.
+// driveApart runs drive in a new process, and on one processor if the measurement requires a single
+// processor. program is the path of another build of the program; "" means the running build.
 func driveApart(program string, m measure) (result, error) {
 	m.fill()
 	if program == "" {
@@ -335,7 +335,7 @@ func drivePeer(e endpoint, m measure) error {
 	return enc.Encode(end)
 }
 
-// A usage holds the resources that a process has used.
+// A usage holds the resources used by a process.
 type usage struct {
 	CPU    float64 `json:"cpu"`    // seconds
 	Allocs float64 `json:"allocs"` // heap objects
@@ -358,8 +358,8 @@ func (u usage) sub(v usage) usage {
 	return usage{CPU: u.CPU - v.CPU, Allocs: u.Allocs - v.Allocs, Memory: u.Memory - v.Memory}
 }
 
-// memoryInUse returns the bytes of memory that the runtime has after a collection: heap, stacks and
-// its own data.
+// memoryInUse returns the bytes of the runtime's memory after a collection: heap, stacks and
+// internal data.
 func memoryInUse() float64 {
 	for range 3 {
 		debug.FreeOSMemory() // pools are empty after the second collection
@@ -383,11 +383,11 @@ func profile(prefix, suffix string) (stop func()) {
 	return func() { pprof.StopCPUProfile(); f.Close() }
 }
 
-// buffer returns n bytes that begin at a page boundary. All n bytes were written, so that their
-// pages are present.
+// buffer returns n bytes from a page boundary on. All n bytes were written, so that their pages are
+// present.
 func buffer(n int) []byte { return fillBuffer(plainBuffer(n)) }
 
-// buffer returns the memory that a measurement registers and cycles through.
+// buffer returns the memory a measurement registers and cycles through.
 func (m *measure) buffer() ([]byte, error) {
 	if !m.Alloc {
 		return buffer(m.Footprint), nil
@@ -422,7 +422,7 @@ type stopwatch struct {
 	used  usage
 }
 
-// watch starts a stopwatch that reads the clock once in the given number of messages.
+// watch starts a stopwatch. The stopwatch reads the clock once in the given number of messages.
 func watch(limit time.Duration, messages int) *stopwatch {
 	w := &stopwatch{limit: limit, of: max(messages, 1), used: now()}
 	w.start = time.Now()
@@ -440,8 +440,8 @@ func (w *stopwatch) up(n int) bool {
 // setupGrace is how long the peer of opSetup continues after the time limit.
 const setupGrace = time.Second
 
-// setups measures the rate of calls of one, which makes and closes a connection, until limit has
-// passed.
+// setups measures the rate of calls of the function one until limit has passed. A call makes and
+// closes a connection.
 func setups(limit time.Duration, one func() error) (result, error) {
 	n := 0
 	w := watch(limit, 1)
@@ -472,7 +472,7 @@ func (w *stopwatch) result(messages, size int) result {
 }
 
 // roundTrips calls ping until limit has passed, and returns the median and the quantiles of the
-// one-way latency, which is half the duration of a ping.
+// latency in one direction, half the duration of a ping.
 func roundTrips(limit time.Duration, ping func() error) (result, error) {
 	for range 100 { // warm up
 		if err := ping(); err != nil {

@@ -24,8 +24,8 @@ const (
 	// so the receiver answers after every iwarpRecvs/2 Sends.
 	iwarpRecvs = 256
 
-	// lastLen is the length in bytes of the message that ends a stream, and of answers. No other
-	// message of a stream has that length.
+	// lastLen is the length in bytes of the last message of a stream, and of answers. No other
+	// message of a stream has this length.
 	lastLen = 1
 )
 
@@ -131,8 +131,8 @@ func iwarpSlots(mr *iwarp.MemoryRegion, m measure) func(i int) iwarp.SGE {
 	return func(i int) iwarp.SGE { return mr.SGE(i%m.slots()*m.Size, m.Size) }
 }
 
-// iwarpAnswers returns the receive buffers of the initiator of a stream, which do not overlap its
-// send buffers.
+// iwarpAnswers returns the receive buffers of the initiator of a stream. Receive and send buffers
+// do not overlap.
 func iwarpAnswers(mr *iwarp.MemoryRegion, m measure) func(i int) iwarp.SGE {
 	if m.Op == opPing {
 		return iwarpSlots(mr, m)
@@ -184,7 +184,7 @@ func iwarpTake(cq *iwarp.CompletionQueue, wait bool) (c iwarp.Completion, err er
 	}
 }
 
-// iwarpConn is one connection of a stream.
+// iwarpConn is a connection of a stream.
 type iwarpConn struct {
 	q    *iwarp.QueuePair
 	mr   *iwarp.MemoryRegion
@@ -297,7 +297,7 @@ func (c *iwarpConn) pings() (result, error) {
 	})
 }
 
-// post posts the messages of one doorbell.
+// post posts the messages of a doorbell.
 func (c *iwarpConn) post() error {
 	if c.m.Op == opSend {
 		for c.sent+c.m.Bell > iwarpRecvs-2 {
@@ -313,7 +313,7 @@ func (c *iwarpConn) post() error {
 	return err
 }
 
-// answer waits for an answer of the peer and reposts its receive.
+// answer waits for an answer of the peer and reposts the receive.
 func (c *iwarpConn) answer() error {
 	a, err := c.q.RecvCQ().Wait(context.Background())
 	if err == nil {
@@ -325,7 +325,7 @@ func (c *iwarpConn) answer() error {
 	return err
 }
 
-// finish waits for all outstanding answers, sends the last message and waits for its answer.
+// finish waits for all outstanding answers, sends the last message and waits for the last answer.
 func (c *iwarpConn) finish() error {
 	for ; c.m.Op == opSend && c.sent >= iwarpRecvs/2; c.sent -= iwarpRecvs / 2 {
 		if err := c.answer(); err != nil {
@@ -342,8 +342,8 @@ func (c *iwarpConn) finish() error {
 	return c.answer()
 }
 
-// reap takes the completions that are ready and returns their number. If wait is set, it waits for
-// one.
+// reap takes the ready completions and returns their number. If wait is set, reap waits for a
+// completion.
 func (c *iwarpConn) reap(wait bool) (int, error) {
 	n := c.q.SendCQ().PollN(c.done)
 	if n == 0 && wait {

@@ -157,8 +157,8 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	if m.Op == opSetup {
 		b := make([]byte, 1)
 		return setups(m.Time, func() error {
-			// One byte goes there and back, because a connection counts only when both sides have
-			// it, as with VI/TCP.
+			// One byte goes there and back, because a connection counts only when both sides are
+			// connected, as with VI/TCP.
 			c, err := dial(h.Address)
 			if err != nil {
 				return err
@@ -207,8 +207,8 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	return result{}, errUnsupported
 }
 
-// streamOut writes to all connections for the time of m, each in a separate goroutine. It returns
-// when the peer has read every connection to its end.
+// streamOut writes to all connections for the time of m, each in a separate goroutine. streamOut
+// returns when the peer has read every connection to the end.
 func streamOut(m measure, cs []net.Conn, b []byte) (result, error) {
 	w := watch(m.Time, 1)
 	end := w.start.Add(m.Time)

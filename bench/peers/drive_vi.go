@@ -16,7 +16,7 @@ import (
 
 // viEndpoint measures package vi.
 type viEndpoint struct {
-	// open opens a NIC that listens at the address listen, or only dials if listen is "".
+	// open opens a NIC. The NIC listens at the address listen, or only dials if listen is "".
 	open func(m measure, listen string) (*vi.NIC, error)
 }
 
@@ -48,7 +48,7 @@ func openVITCP(m measure, listen string) (*vi.NIC, error) {
 	return vi.Open(p, "", nil)
 }
 
-// openFCVI opens a NIC of FC-VI, which uses FCIP links.
+// openFCVI opens a NIC of FC-VI over FCIP links.
 func openFCVI(m measure, listen string) (*vi.NIC, error) {
 	p, err := fcvi.New(fcvi.Config{Listen: listen, Congestion: m.Congestion, SameHost: m.sameHost(), Linger: grace})
 	if err != nil {
@@ -70,7 +70,7 @@ func viAttributes(m measure) vi.Attributes {
 	return a
 }
 
-// viPort returns the TCP port that a NIC listens on.
+// viPort returns the TCP port of a listening NIC.
 func viPort(nic *vi.NIC) (uint16, error) {
 	ap, ok := (vi.Address{Host: nic.Query().LocalAddress}).AddrPort()
 	if !ok {
@@ -287,7 +287,7 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	})
 }
 
-// viConn is one connection of a stream.
+// viConn is a connection of a stream.
 type viConn struct {
 	v      *vi.VI
 	m      *measure
@@ -339,14 +339,14 @@ func (c *viConn) pings() (result, error) {
 	})
 }
 
-// post posts the messages of one doorbell.
+// post posts the messages of a doorbell.
 func (c *viConn) post() error {
 	n, err := c.v.PostSends(c.ds[c.next : c.next+c.m.Bell])
 	c.next = (c.next + n) % len(c.ds)
 	return err
 }
 
-// finish sends a last message and waits for the answer to it, which arrives after all earlier
+// finish sends a last message and waits for the answer. The answer arrives after all earlier
 // messages were placed.
 func (c *viConn) finish() error {
 	recv := vi.NewRecv(c.region.Segment(0, c.m.Size))
@@ -360,8 +360,8 @@ func (c *viConn) finish() error {
 	return err
 }
 
-// reap takes the completions that are ready and returns their number. If wait is set, it waits for
-// one first.
+// reap takes the ready completions and returns their number. If wait is set, reap first waits for a
+// completion.
 func (c *viConn) reap(wait bool) (n int, err error) {
 	if wait {
 		if _, err := c.v.SendWait(context.Background()); err != nil {

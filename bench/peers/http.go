@@ -14,7 +14,7 @@ import (
 // The measurements of this file run net/http over each kind of stream. The figures show how much a
 // real program gains from a faster stream.
 
-// clients is the number of HTTP clients, each with one persistent connection.
+// clients is the number of HTTP clients, each with a persistent connection.
 const clients = 16
 
 func (p *programme) http() {
@@ -51,8 +51,8 @@ func serveHTTP(m measure, l net.Listener) error {
 	return srv.Close()
 }
 
-// requests makes m.Conns clients send one request after the other for m.Time, over connections of
-// dial.
+// requests makes m.Conns clients send requests, one after the other, for m.Time, over connections
+// of dial.
 func requests(m measure, dial func() (net.Conn, error)) (result, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DialContext:         func(context.Context, string, string) (net.Conn, error) { return dial() },

@@ -1,19 +1,19 @@
 package main
 
-// A lane is one connection of a stream, with outstanding messages.
+// A lane is a connection of a stream, with outstanding messages.
 type lane interface {
-	// post posts the messages of one doorbell.
+	// post posts the messages of a doorbell.
 	post() error
 
-	// reap takes the completions that are ready and returns their number. If wait is true, it waits
-	// for at least one.
+	// reap takes the ready completions and returns their number. If wait is true, reap waits for at
+	// least one completion.
 	reap(wait bool) (int, error)
 
-	// finish sends a last message and waits for the answer to it, which arrives after all earlier
+	// finish sends a last message and waits for the answer. The answer arrives after all earlier
 	// messages were placed.
 	finish() error
 
-	// settle takes the completion of the message that finish has sent.
+	// settle takes the completion of the message sent by finish.
 	settle() error
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// machine returns a description of the machine that does not identify it.
+// machine returns a description of the machine without identifying data.
 func machine() string {
 	cpu := "unknown processor"
 	virtual := ""
@@ -37,7 +37,7 @@ func machine() string {
 	return fmt.Sprintf("%s, %d processors%s%s, %s", cpu, runtime.NumCPU(), virtual, kernel, runtime.Version())
 }
 
-// busy returns the fraction of the machine's processor time that is used during d; 0 if it is not
+// busy returns the used fraction of the machine's processor time during d; 0 if the fraction is not
 // known.
 func busy(d time.Duration) float64 {
 	idle0, total0 := cpuTimes()
@@ -75,7 +75,7 @@ type calm struct {
 	loads    []float64     // the load that was found before each round
 }
 
-// quiet is the greatest fraction of processor time in use at which a machine counts as quiet.
+// quiet is the greatest fraction of used processor time on a quiet machine.
 const quiet = 0.08
 
 func (c *calm) wait() {
@@ -89,8 +89,7 @@ func (c *calm) wait() {
 	}
 }
 
-// verdict describes the load that was found before the rounds. ok is false if the figures cannot be
-// trusted.
+// verdict describes the load found before the rounds. ok is false if the figures cannot be trusted.
 func (c *calm) verdict() (text string, ok bool) {
 	noisy := 0
 	worst := 0.0

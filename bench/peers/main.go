@@ -139,7 +139,7 @@ func (r *report) record(root string, ps []*picture) error {
 	return f.Write(root)
 }
 
-// render renders the tables and pictures of the repository at root from its results.
+// render renders the tables and pictures of the repository at root from the results there.
 func render(root string) error {
 	if root == "" {
 		return errors.New("--render wants --record DIR")

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestMain runs the test program as a peer if its first argument is drive. The reason is that the
-// initiator of a measurement starts its own program as the peer.
+// TestMain runs the test program as a peer if the first argument is drive, because the initiator of
+// a measurement starts its own program as the peer.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "drive" {
 		main()
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestDrive checks that every operation of every transport gives a figure. Memory is measured with
-// so many idle connections that their memory can be distinguished from that of the runtime.
+// enough idle connections to distinguish their memory from the runtime's memory.
 func TestDrive(t *testing.T) {
 	for _, c := range []measure{
 		{Transport: "vitcp", Op: opWrite, Size: 64, Depth: 64, Bell: 16, Footprint: 1024},
@@ -90,8 +90,8 @@ func TestDrive(t *testing.T) {
 	}
 }
 
-// TestContests checks that every row names sides of its contest, and that no floor is harder to
-// reach than the goal.
+// TestContests: every row names sides of its contest, and no floor is harder to reach than the
+// goal.
 func TestContests(t *testing.T) {
 	tools := &toolbox{missing: map[string]string{}}
 	titles := make(map[string]bool)
@@ -147,7 +147,7 @@ func TestBesides(t *testing.T) {
 	}
 }
 
-// ping returns a contest that has one short side.
+// ping returns a contest with one short side.
 func (t *toolbox) ping() contest {
 	p := &programme{toolbox: t, base: measure{Time: 20 * time.Millisecond}}
 	p.add("a ping", []side{p.ours("tcp", "tcp", pings(8))})

@@ -8,17 +8,17 @@ import (
 	"viaduct/internal/figures"
 )
 
-// quantiles are the quantiles of round trips that a result reports.
+// quantiles are the reported quantiles of round trips.
 var quantiles = []float64{0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999}
 
-// A curve shows the figures of one program over the variable of a picture.
+// A curve shows the figures of a program over the variable of a picture.
 type curve struct {
 	name  string
 	at    func(x int) side
 	alike bool // x has no effect, so all points show the same figure
 }
 
-// A picture describes one drawing and its measurements: the value of each curve at each x, or the
+// A picture describes a drawing and the measurements: the value of each curve at each x, or the
 // quantiles of each curve.
 type picture struct {
 	file   string
@@ -32,8 +32,8 @@ type picture struct {
 	dist   bool // xs are indices of quantiles, all of one measurement
 }
 
-// contest returns one contest with all points of the picture, so that other load of the machine
-// affects every point equally.
+// contest returns a single contest with all points of the picture, so that other load of the
+// machine affects every point equally.
 func (p *picture) contest() contest {
 	c := contest{title: p.title}
 	xs := p.xs
@@ -126,7 +126,7 @@ func (t *toolbox) pictures(base measure) []*picture {
 	ring := func(transport string, set func(int) func(*measure)) curve {
 		return curve{ringsOf(transport), func(x int) side { return p.rings(transport, set(x)) }, false}
 	}
-	// The TCP peers batch by themselves or not at all: x does not affect them.
+	// The TCP peers batch by themselves or not at all: x does not matter there.
 	constant := func(name string, s side) curve { return curve{name, func(int) side { return s }, true} }
 	sizes := []int{64, kib, 8 * kib, 64 * kib, mib}
 	ping := func(int) func(*measure) { return pings(8) }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The following functions return functions that set the operation and the sizes of a measure.
+// The following functions return functions for setting the operation and the sizes of a measure.
 
 func writes(size, depth, bell, footprint int) func(*measure) {
 	return func(m *measure) {
@@ -39,8 +39,8 @@ func besideVITCP(metric string, q quantity, goal, floor float64) row {
 	return row{metric, "fcvi", "vitcp", q, goal, floor, q == latency}
 }
 
-// reception returns a side of vitcp at Reliable Reception. Its sends complete only after the peer
-// has acknowledged them.
+// reception returns a side of vitcp at Reliable Reception. Sends complete only after the peer's
+// acknowledgement.
 func (p *programme) reception(set func(m *measure)) side {
 	return p.ours("vitcp, Reliable Reception", "vitcp", func(m *measure) { set(m); m.Level = "reception" })
 }
@@ -101,8 +101,8 @@ func (p *programme) bulk() {
 	}
 }
 
-// small adds the contests of message rate, which depends on how many messages one system call
-// carries.
+// small adds the contests of message rate. The rate depends on the number of messages per system
+// call.
 func (p *programme) small() {
 	var s []side
 	var rows []row
@@ -137,9 +137,9 @@ func (p *programme) small() {
 	p.add("RDMA Write, 64 B", s, rows...)
 }
 
-// waiting returns a ping-pong of two programs that sleep between messages. Both run on one
-// processor, because the processor on which a sleeper wakes would otherwise matter more than the
-// code.
+// waiting returns a ping-pong of two programs that sleep between messages. Both programs run on one
+// processor, because the choice of the processor for waking a sleeper would otherwise matter more
+// than the code.
 func (p *programme) waiting(name, transport string) side {
 	s := p.ours(name, transport, func(m *measure) { pings(8)(m); m.Wait, m.OneCPU = true, true })
 	s.why = p.missing["taskset"]
@@ -172,9 +172,9 @@ func (p *programme) latencies() {
 			row{"latency", "sdp", "Go net.Conn", latency, 1.3, 1.6, true})...)
 }
 
-// libvipl adds the contests that compare the C library with the same loops in Go. Both send sixteen
-// posted messages together: the program in Go posts them by one call, and the library collects
-// messages that are posted one by one. The targets are for TCP, where system calls dominate the
+// libvipl adds the contests between the C library and the same loops in Go. Both send sixteen
+// posted messages together: the program in Go posts sixteen messages by a single call, and the
+// library collects messages posted singly. The targets are for TCP, where system calls dominate the
 // cost of a message. Through shared memory, the calls from C into Go dominate.
 func (p *programme) libvipl() {
 	p.libviplBy("libvipl", "libvipl", "vi", false)
@@ -269,7 +269,7 @@ func unjudged(name string, r row) row {
 	return r
 }
 
-// streams adds the contests that compare sdp with plain TCP, whose net.Conn it replaces.
+// streams adds the contests between sdp and plain TCP, whose net.Conn sdp replaces.
 func (p *programme) streams() {
 	const tcp = "Go TCP"
 	stream := func(name, transport string, size int, crc bool) side {
@@ -294,7 +294,7 @@ func (p *programme) streams() {
 		row{"latency", "sdp", tcp, latency, 1.3, 1.6, true})
 }
 
-// orientation adds the contests that compare the plain C programs with well-known tools.
+// orientation adds the contests between the plain C programs and well-known tools.
 func (p *programme) orientation() {
 	p.add("For orientation", []side{
 		p.cSide("C TCP", "stream", mib, 1, mib),

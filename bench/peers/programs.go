@@ -17,7 +17,7 @@ import (
 //go:embed c/*.c
 var sources embed.FS
 
-// A toolbox holds the peers that are available on this machine.
+// A toolbox holds the peers available on the machine.
 type toolbox struct {
 	dir        string // directory of the compiled programs
 	congestion string
@@ -46,7 +46,7 @@ func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 		}
 	}
 	if install && len(want) > 0 {
-		// The packages are installed one by one, so that a package that this system lacks does not
+		// The packages are installed separately, so that a package unknown to the system does not
 		// prevent the installation of the others.
 		for _, p := range want {
 			cmd := exec.Command("apt-get", "install", "-y", "--no-install-recommends", p)
@@ -78,8 +78,8 @@ func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 	return t, nil
 }
 
-// buildVIPL builds libvipl from the module in the working directory, and the program that measures
-// it.
+// buildVIPL builds libvipl from the module in the working directory, and the program for measuring
+// libvipl.
 func (t *toolbox) buildVIPL() {
 	const script = "capi/build.sh"
 	if _, err := os.Stat(script); err != nil {
@@ -136,10 +136,10 @@ func (t *toolbox) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// patience is how long one run of a program may take.
+// patience is how long a run of a program may take.
 const patience = 15 * time.Second
 
-// output runs cmd, kills it after patience, and returns its standard output.
+// output runs cmd, kills cmd after patience, and returns the standard output.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var out, msg bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &msg
@@ -156,7 +156,7 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// c runs one measurement of the plain C program, which uses TCP.
+// c runs a measurement of the plain C program over TCP.
 func (t *toolbox) c(op string, size, batch, footprint int) (result, error) {
 	if t.missing["c"] != "" {
 		return result{}, errMissing
@@ -169,7 +169,7 @@ func (t *toolbox) c(op string, size, batch, footprint int) (result, error) {
 		strconv.Itoa(footprint), fmt.Sprint(t.seconds), cc)))
 }
 
-// vipl runs one measurement of the program on libvipl.
+// vipl runs a measurement of the program on libvipl.
 func (t *toolbox) vipl(op string, size, depth, bell, footprint int, gather, rings bool) (result, error) {
 	if t.missing["vipl"] != "" {
 		return result{}, errMissing
@@ -196,7 +196,7 @@ func (t *toolbox) vipl(op string, size, depth, bell, footprint int, gather, ring
 	return jsonOf(output(cmd))
 }
 
-// libfabric runs one measurement of our libfabric program.
+// libfabric runs a measurement of our libfabric program.
 func (t *toolbox) libfabric(provider, op string, size int) (result, error) {
 	if t.missing["libfabric"] != "" {
 		return result{}, errMissing
@@ -211,8 +211,7 @@ func jsonOf(out []byte, err error) (r result, _ error) {
 	return r, err
 }
 
-// ucx runs one test of ucx_perftest over one of UCX's transports: tcp or posix, which
-// is shared memory.
+// ucx runs a test of ucx_perftest over a transport of UCX: tcp or posix (shared memory).
 func (t *toolbox) ucx(transport, test string, size int) (result, error) {
 	if t.missing["ucx_perftest"] != "" {
 		return result{}, errMissing
@@ -270,8 +269,7 @@ func (t *toolbox) ucxRun(transport, test string, size, n int) (result, error) {
 	return r, nil
 }
 
-// waitListening waits until a program listens on a TCP port, without
-// connecting to it.
+// waitListening waits until a program listens on a TCP port, without connecting to the port.
 func waitListening(port int) error {
 	want := fmt.Sprintf(":%04X ", port)
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -288,7 +286,7 @@ func waitListening(port int) error {
 	return fmt.Errorf("nothing listens on port %d", port)
 }
 
-// iperf3 measures a TCP stream with the program iperf3. Its shortest run takes one second.
+// iperf3 measures a TCP stream with the program iperf3. The shortest run of iperf3 takes a second.
 func (t *toolbox) iperf3(size int) (result, error) {
 	if t.missing["iperf3"] != "" {
 		return result{}, errMissing

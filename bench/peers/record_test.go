@@ -10,8 +10,8 @@ import (
 )
 
 // TestRecord checks that record stores the figures of a run in the results, the table and the
-// pictures of a repository, and leaves the rest of the page unchanged. TestRecord also checks that
-// a curve without figures is not drawn.
+// pictures of a repository, and leaves the rest of the page unchanged. A curve without figures is
+// not drawn.
 func TestRecord(t *testing.T) {
 	root := t.TempDir()
 	page, err := os.ReadFile("../../docs/performance.md")

@@ -12,7 +12,7 @@ import (
 	"viaduct/internal/figures"
 )
 
-// samples are the results of one side, one per round.
+// samples are the results of a side, one per round.
 type samples []result
 
 // spread returns the median, minimum and maximum of a quantity.
@@ -34,7 +34,7 @@ func (s samples) values(q quantity) []float64 {
 	return v
 }
 
-// middle returns the median of v, which must be sorted.
+// middle returns the median of the sorted v.
 func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
 
 // beside returns the median of the ratios of s to other, round by round. The machine may change
@@ -50,7 +50,7 @@ func (s samples) beside(other samples, q quantity) float64 {
 	return middle(v)
 }
 
-// A line is a row with its figures.
+// A line is a row with figures.
 type line struct {
 	Contest string  `json:"contest"`
 	Metric  string  `json:"metric"`
@@ -124,7 +124,7 @@ func (r row) judge(title string, got map[string]samples, why map[string]string) 
 	return l
 }
 
-// A report holds all results of one run.
+// A report holds all results of a run.
 type report struct {
 	Date       string   `json:"date"`
 	Machine    string   `json:"machine"`

@@ -2,14 +2,14 @@ package main
 
 import "slices"
 
-// rings returns one of our sides through shared memory.
+// rings returns a side of ours through shared memory.
 func (p *programme) rings(transport string, set func(m *measure)) side {
 	return p.ours(ringsOf(transport), transport, func(m *measure) { set(m); m.Rings = true })
 }
 
 func ringsOf(transport string) string { return transport + ", shared memory" }
 
-// oneCopy returns a side through shared memory that sends from memory of samehost.Alloc.
+// oneCopy returns a side through shared memory, sending from memory of samehost.Alloc.
 func (p *programme) oneCopy(transport string, set func(m *measure)) side {
 	return p.ours(oneCopyOf(transport), transport, func(m *measure) { set(m); m.Rings, m.Alloc = true, true })
 }
@@ -24,8 +24,8 @@ func (p *programme) oneCopies(set func(m *measure)) (s []side) {
 	return s
 }
 
-// judgeOneCopy returns rows that compare each side of oneCopies with our side that copies twice,
-// and with the side theirs.
+// judgeOneCopy returns rows comparing each side of oneCopies with our side of two copies, and with
+// the side theirs.
 func judgeOneCopy(theirs string) (r []row) {
 	for _, name := range rdma {
 		r = append(r, row{"bandwidth", oneCopyOf(name), ringsOf(name), bandwidth, 0, 0, false},
@@ -34,7 +34,7 @@ func judgeOneCopy(theirs string) (r []row) {
 	return r
 }
 
-// bothPaths returns, for each transport of rdma, one side through shared memory and one by TCP.
+// bothPaths returns, for each transport of rdma, a side through shared memory and a side by TCP.
 func (p *programme) bothPaths(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
 		s = append(s, p.rings(name, set), p.ours(name, name, set))
@@ -55,9 +55,9 @@ func judgeRings(metric, theirs string, q quantity, goal, floor float64) (r []row
 	return r
 }
 
-// The following functions return sides of the peers that use shared memory. UCX's posix and
-// libfabric's shm copy messages into and out of a shared segment. For long messages the kernel may
-// copy directly from one process to the other.
+// The following functions return sides of the peers over shared memory. UCX's posix and libfabric's
+// shm copy messages into and out of a shared segment. For long messages the kernel may copy
+// directly between the processes.
 
 func (t *toolbox) ucxPosix(test string, size int) side {
 	return side{name: "UCX posix " + test, run: func() (result, error) { return t.ucx("posix", test, size) }, why: t.missing["ucx_perftest"]}
