@@ -23,8 +23,8 @@ type Namespace struct {
 	// BlockSize is the size of a block in bytes, a power of two from 512 to 4096; 0 means 512.
 	BlockSize int
 
-	// UUID identifies the disk to hosts, which recognize it when they reconnect. It must be unique.
-	// Zero derives a UUID from the NQN of the target and the number of the namespace.
+	// UUID identifies the disk to reconnecting hosts. UUID must be unique. Zero derives a UUID from
+	// the NQN of the target and the number of the namespace.
 	UUID [16]byte
 
 	// Release, if not nil, is called once after [Target.Remove] or [Target.Close], when no command
@@ -32,26 +32,26 @@ type Namespace struct {
 	Release func()
 }
 
-// A Syncer stores all written bytes durably, so that they survive a loss of power. Sync is called
-// for each flush of a host, for example after an fsync there. [os.File] is a Syncer.
+// A Syncer stores all written bytes durably, so that the bytes survive a loss of power. Sync is
+// called for each flush of a host, for example after an fsync there. [os.File] is a Syncer.
 type Syncer interface {
 	Sync() error
 }
 
-// A Discarder frees a range of bytes, which then reads as zeroes. Hosts discard the whole disk when
-// they make a file system, so Discard should be fast, for example by a hole in a file.
+// A Discarder frees a range of bytes. The range then reads as zeroes. Hosts discard the whole disk
+// when making a file system, so Discard should be fast, for example by a hole in a file.
 type Discarder interface {
 	Discard(off, n int64) error
 }
 
-// A Zeroer writes zeroes to a range of bytes. Without it, zeroes are written like other bytes.
+// A Zeroer writes zeroes to a range of bytes. Otherwise zeroes are written like other bytes.
 type Zeroer interface {
 	Zero(off, n int64) error
 }
 
 // A Slicer is backed by memory. Slice returns the bytes of a range without a copy, and hosts read
-// and write them in place. write reports that the bytes will be written. If Slice returns nil, the
-// target calls ReadAt or WriteAt. The memory must stay valid while the target is open.
+// and write the bytes in place. write reports that the bytes will be written. If Slice returns nil,
+// the target calls ReadAt or WriteAt. The memory must stay valid while the target is open.
 type Slicer interface {
 	Slice(off, n int64, write bool) []byte
 }
@@ -64,7 +64,7 @@ type space struct {
 	users  *users
 }
 
-// users counts the commands that use a backend, plus one for the namespace itself. A resized
+// users counts the commands that use a backend, plus 1 for the namespace itself. A resized
 // namespace shares the users of the old one.
 type users struct {
 	n       atomic.Int64
@@ -109,14 +109,14 @@ func (s *space) use(pd *iwarp.ProtectionDomain) error {
 	if !ok {
 		return nil
 	}
-	// The region is guarded because the file may become shorter. Access beyond its end then fails
+	// The region is guarded because the file may become shorter. Access beyond the end then fails
 	// instead of killing the process. [iwarp.RegionOptions]
 	var err error
 	s.mapped, err = pd.Register(m.b, iwarp.LocalOnly, iwarp.RegionOptions{Guarded: true})
 	return err
 }
 
-// release frees the backend when no command uses it any more.
+// release frees the backend when no command uses the backend any more.
 func (s *space) release() {
 	if s.mapped != nil {
 		s.mapped.Close()
@@ -158,7 +158,7 @@ func (s *space) zero(off, n int64) error { // [NVME-IO-3]
 	return writeZeroes(s.Data.(io.WriterAt), off, n)
 }
 
-// zeroes is written to backends that are not Zeroers.
+// zeroes is written to backends other than Zeroers.
 var zeroes [1 << 16]byte
 
 func writeZeroes(w io.WriterAt, off, n int64) error {

@@ -26,8 +26,8 @@ func mapped(t *testing.T, f *os.File) Namespace {
 	return n
 }
 
-// TestMappedFile checks that bytes a host writes to a mapped file appear in the file, and that the
-// host reads bytes that were written to the file.
+// TestMappedFile: bytes written by a host to a mapped file appear in the file, and the host reads
+// bytes written to the file.
 func TestMappedFile(t *testing.T) {
 	f := newFile(t, 1<<20)
 	_, addr := serveWith(t, crcConfig(false), mapped(t, f))
@@ -91,7 +91,7 @@ func TestMappedFileShorter(t *testing.T) {
 	}
 }
 
-// A slowDisk delays each read until the test lets it proceed.
+// A slowDisk delays each read until the test lets the read proceed.
 type slowDisk struct {
 	onlyReader
 	reading chan struct{}
@@ -174,7 +174,7 @@ func reaches(t *testing.T, n *atomic.Int32, want int32) {
 }
 
 // TestReadWhileWritten reads memory that changes all the time, as if other hosts wrote to it. The
-// bytes may be a mixture of old and new ones, but the CRC must match the bytes that were sent.
+// bytes may be a mixture of old and new bytes, but the CRC must match the sent bytes.
 func TestReadWhileWritten(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race is the host's, and wanted")

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// A buffer is memory for the data of one command.
+// A buffer is memory for the data of a command.
 type buffer struct {
 	b    []byte
 	pool *sync.Pool
@@ -19,7 +19,7 @@ const (
 	classes    = 9  // the largest class is 1 MiB, the limit of a transfer (MDTS)
 )
 
-// buffers provides memory for commands while they run, so that idle queues hold no memory.
+// buffers provides memory for running commands, so that idle queues hold no memory.
 type buffers struct {
 	capsules sync.Pool
 	sizes    [classes]sync.Pool // one for each size: the powers of two from 4 KiB to 1 MiB

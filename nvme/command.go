@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A command is one command of a host, with its memory. It belongs to one goroutine at a time: the
-// queue's or a worker.
+// A command is one command of a host, with its memory. A command belongs to one goroutine at a
+// time: the queue's or a worker.
 type command struct {
 	q       *queue
 	id      uint64
@@ -76,8 +76,8 @@ func (c *command) begin() {
 	}
 }
 
-// read executes a Read. It sends the bytes directly from a backend in memory; otherwise a job reads
-// them.
+// read executes a Read. The bytes are sent directly from a backend in memory; otherwise a job reads
+// the bytes.
 func (c *command) read() {
 	q, s := c.q, &c.step
 	c.data = c.space.slice(s.Offset, s.Length, false)
@@ -129,7 +129,7 @@ func (c *command) element(data []byte) iwarp.SGE {
 	return iwarp.Buf(data)
 }
 
-// fetched continues the command when its data has arrived.
+// fetched continues the command when the data has arrived.
 func (c *command) fetched() {
 	q, t := c.q, c.q.t
 	switch c.step.Kind {
@@ -195,7 +195,7 @@ func (c *command) execute() {
 	c.respond(0, c.failed(err), nil)
 }
 
-// failed logs err, the error of a backend, and returns the status for it; OK if err is nil.
+// failed logs err, the error of a backend, and returns the status for err; OK if err is nil.
 func (c *command) failed(err error) nvmewire.Status {
 	if err == nil {
 		return nvmewire.OK
@@ -205,7 +205,7 @@ func (c *command) failed(err error) nvmewire.Status {
 	return nvmewire.InternalError
 }
 
-// readFull reads all of b. It accepts io.EOF with the last bytes, which io.ReaderAt allows.
+// readFull reads all of b, and accepts io.EOF with the last bytes, as io.ReaderAt allows.
 func readFull(r io.ReaderAt, b []byte, off int64) error {
 	n, err := r.ReadAt(b, off)
 	if n == len(b) {

@@ -13,7 +13,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A loop repeats one command without allocating.
+// A loop repeats a command without allocating.
 type loop struct {
 	h       *hostQueue
 	capsule []byte
@@ -80,7 +80,7 @@ func TestNoAllocations(t *testing.T) {
 		for range 200 {
 			once()
 		}
-		// The garbage collector empties pools, which are then filled again: less than one
+		// The garbage collector empties pools, and commands fill the pools again: less than one
 		// allocation per command is allowed.
 		if n := testing.AllocsPerRun(1000, once); n >= 1 {
 			t.Errorf("%s: %v allocations per command", name, n)

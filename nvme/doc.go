@@ -8,14 +8,14 @@
 //	...
 //	t.Close()
 //
-// The target supports discovery, namespaces that are added, removed and resized while hosts use
-// them, up to 64 I/O queues of 128 commands for each host, data in capsules, and event requests.
-// Reservations, authentication, asymmetric access and the TCP transport are missing.
+// The target supports discovery, namespaces added, removed and resized during use, up to 64 I/O
+// queues of 128 commands for each host, data in capsules, and event requests. Reservations,
+// authentication, asymmetric access and the TCP transport are missing.
 //
 // # Security
 //
 // Whoever reaches the port may read and write the disks. The Linux host has no TLS over RDMA, so
-// make the port reachable only for trusted hosts. A host that breaks the protocol loses its queues;
-// it can harm neither the process nor other hosts. Hosts that share a writable disk can overwrite
+// make the port reachable only for trusted hosts. A host that breaks the protocol loses all queues,
+// but can harm neither the process nor other hosts. Hosts sharing a writable disk can overwrite
 // each other's data.
 package nvme

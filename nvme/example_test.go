@@ -8,7 +8,7 @@ import (
 	"viaduct/nvme"
 )
 
-// A text is a read-only disk of one block of 512 bytes.
+// A text is a read-only disk of a single block of 512 bytes.
 func Example() {
 	target, err := nvme.New(nvme.Config{})
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// File returns a namespace with all bytes of f, which is a file or a block device. Discarded ranges
-// become holes if the system and the file system support that. f must be open for writing unless
-// the caller sets ReadOnly. The caller closes f, for example in [Namespace.Release].
+// File returns a namespace with all bytes of f, a file or a block device. Discarded ranges become
+// holes if the system and the file system support holes. f must be open for writing unless the
+// caller sets ReadOnly. The caller closes f, for example in [Namespace.Release].
 func File(f *os.File) (Namespace, error) {
 	size, err := f.Seek(0, io.SeekEnd) // works for block devices too
 	if err != nil {
@@ -18,9 +18,9 @@ func File(f *os.File) (Namespace, error) {
 }
 
 // MapFile is [File] with the bytes mapped into memory, so that hosts read and write the page cache
-// without a copy. The mapping has a fixed size: to use the new bytes of a file that has grown, map
-// it again. If the file becomes shorter, or a hole cannot be filled because its file system is
-// full, the affected queue ends, but not the process. Release removes the mapping: call it yourself
+// without a copy. The mapping has a fixed size: to use the new bytes of a grown file, map the file
+// again. If the file becomes shorter, or a hole cannot be filled because the file system is full,
+// the affected queue ends, but not the process. Release removes the mapping: call Release yourself
 // if the namespace was not added to a target.
 //
 // The error wraps [errors.ErrUnsupported] on systems without mapped files.
@@ -37,8 +37,8 @@ func MapFile(f *os.File, readOnly bool) (Namespace, error) {
 	return n, nil
 }
 
-// A mapping is a file that is also mapped into memory, whose access may fault. Its ReadAt and
-// WriteAt use the file, so they return errors instead of faulting.
+// A mapping is a file also mapped into memory. Access to the memory may fault. ReadAt and WriteAt
+// use the file, and so return errors instead of faulting.
 type mapping struct {
 	file
 	b []byte
@@ -55,7 +55,7 @@ func part(b []byte, off, n int64) []byte {
 	return b[off : off+n : off+n]
 }
 
-// Sync implements [Syncer]. It also stores bytes that were written through the mapping.
+// Sync implements [Syncer]. Sync also stores bytes written through the mapping.
 func (m *mapping) Sync() error {
 	if err := msync(m.b); err != nil {
 		return err

@@ -4,5 +4,5 @@ package nvme
 
 import "os"
 
-// A file is a disk that cannot discard ranges.
+// A file is a disk without support for discarding ranges.
 type file struct{ *os.File }

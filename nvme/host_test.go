@@ -22,7 +22,7 @@ func patience(t testing.TB) context.Context {
 	return ctx
 }
 
-// serve returns a listening target with the given namespaces, and its address.
+// serve returns a listening target with the given namespaces, and the target's address.
 func serve(t testing.TB, spaces ...Namespace) (*Target, string) {
 	t.Helper()
 	return serveWith(t, Config{}, spaces...)
@@ -47,7 +47,7 @@ func serveWith(t testing.TB, cfg Config, spaces ...Namespace) (*Target, string) 
 	return tg, addr.String()
 }
 
-// A hostQueue is a queue on the side of the host, with memory for the data of one command.
+// A hostQueue is a queue on the side of the host, with memory for the data of a command.
 type hostQueue struct {
 	t    testing.TB
 	qp   *iwarp.QueuePair
@@ -61,7 +61,7 @@ type hostQueue struct {
 
 const hostMemory = 1 << 20
 
-// dial opens a stream with the private data. The stream has CRCs if the target requests them.
+// dial opens a stream with the private data. The stream has CRCs if the target requests CRCs.
 func dial(t testing.TB, addr string, private []byte) (*hostQueue, error) {
 	t.Helper()
 	h := &hostQueue{t: t, mem: make([]byte, hostMemory)}
@@ -95,7 +95,7 @@ func open(t testing.TB, addr string, id uint16, depth int) *hostQueue {
 	return h
 }
 
-// post sends a command with data in its capsule, and returns its identifier.
+// post sends a command with data in the capsule, and returns the command's identifier.
 func (h *hostQueue) post(s nvmewire.SQE, inline []byte) uint16 {
 	h.t.Helper()
 	h.cid++
@@ -138,7 +138,7 @@ func (h *hostQueue) next() (e nvmewire.CQE, ok bool) {
 	return e, true
 }
 
-// do sends a command and waits for its response.
+// do sends a command and waits for the response.
 func (h *hostQueue) do(s nvmewire.SQE, inline ...byte) nvmewire.CQE {
 	h.t.Helper()
 	id := h.post(s, inline)
@@ -231,7 +231,7 @@ func setQueues(h *hostQueue, n uint32) nvmewire.CQE {
 		CDW: [6]uint32{nvmewire.FeatureQueues, (n - 1) | (n-1)<<16}})
 }
 
-// attach connects an admin queue and one I/O queue of the given depth.
+// attach connects an admin queue and an I/O queue of the given depth.
 func attach(t testing.TB, addr string, depth int) (adm, io *hostQueue) {
 	t.Helper()
 	adm, id := admin(t, addr, defaultNQN)

@@ -41,7 +41,7 @@ func TestRefused(t *testing.T) { // [NVME-CM-2]
 	left(t, tg, 0)
 }
 
-// A bad is an invalid command with the status that it must get.
+// A bad is an invalid command with the required status.
 type bad struct {
 	name   string
 	sqe    nvmewire.SQE
@@ -68,7 +68,8 @@ func try(t *testing.T, h *hostQueue, table []bad) {
 	}
 }
 
-// TestBadCommands sends invalid commands. Each must get its status, and its queue must continue.
+// TestBadCommands sends invalid commands. Each command must get its status, and the queue must
+// continue.
 func TestBadCommands(t *testing.T) { // [NVME-SQE-2] [NVME-SGL-1] [NVME-SGL-3] [NVME-SGL-4] [NVME-IO-1] [NVME-FAB-2] [NVME-PROP-1] [NVME-ADM-2]
 	_, addr := serve(t, Memory(1<<20))
 	early := open(t, addr, 0, 32)
@@ -201,8 +202,8 @@ func TestBadConnect(t *testing.T) { // [NVME-FAB-3] [NVME-FAB-4]
 	there.write(0, pattern(512, 1))
 }
 
-// ending lists host actions that end a queue, or all queues of the host if they end its admin
-// queue. left is the number of remaining queues.
+// ending lists host actions that end a queue, or all queues of the host by ending the admin queue.
+// left is the number of remaining queues.
 var ending = []struct {
 	name string
 	do   func(t *testing.T, adm, io *hostQueue)
@@ -249,8 +250,8 @@ var ending = []struct {
 	}, 0},
 }
 
-// TestEnding checks that all objects of a host are freed when it breaks the protocol or
-// disconnects, and that another host continues.
+// TestEnding: all objects of a host are freed when the host breaks the protocol or disconnects, and
+// another host continues.
 func TestEnding(t *testing.T) { // [NVME-CM-4] [NVME-SQE-3]
 	tg, addr := serve(t, Memory(2<<20))
 	_, bystander := attach(t, addr, 8)
@@ -288,8 +289,8 @@ func TestOverrun(t *testing.T) { // [NVME-SQE-3]
 	}
 }
 
-// TestSilence checks that a queue ends if its host never sends Connect, and a controller if its
-// host is silent for longer than the keep-alive time. The test sets the clock of nvmecore.
+// TestSilence: a queue ends if the host never sends Connect, and a controller if the host is silent
+// for longer than the keep-alive time. The test sets the clock of nvmecore.
 func TestSilence(t *testing.T) { // [NVME-CM-5] [NVME-KA-1]
 	now := time.Now()
 	core := nvmecore.New(nvmecore.Config{NQN: defaultNQN, MaxQueues: 1})

@@ -8,15 +8,15 @@ import (
 // chunk is the size in bytes of the units in which memory records writes.
 const chunk = 1 << 16
 
-// memory is a disk in memory. Discard clears only chunks that were written. A host discards the
-// whole disk before it makes a file system, and clearing all of it would allocate its memory.
+// memory is a disk in memory. Discard clears only written chunks. A host discards the whole disk
+// before making a file system, and clearing the whole disk would allocate its memory.
 type memory struct {
 	b       []byte
 	written []atomic.Bool // one for each chunk
 }
 
-// Memory returns a namespace of size zero bytes in memory. The system allocates its pages when they
-// are first written.
+// Memory returns a namespace of size zero bytes in memory. The system allocates pages on the first
+// write.
 func Memory(size int64) Namespace {
 	return Namespace{Size: size, Data: &memory{b: make([]byte, size),
 		written: make([]atomic.Bool, (size+chunk-1)/chunk)}}

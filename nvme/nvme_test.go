@@ -54,7 +54,7 @@ func newFile(t testing.TB, size int64) *os.File {
 func counting(t testing.TB, size int64) *syncFile { return &syncFile{File: newFile(t, size)} }
 
 // backends returns writable namespaces of every kind. Without CRC, the data of memory backends is
-// sent in place; otherwise it is copied first.
+// sent in place; otherwise the data is copied first.
 func backends(t testing.TB, size int64) map[string]Namespace {
 	t.Helper()
 	f, err := File(newFile(t, size))
@@ -124,7 +124,7 @@ func testReadWrite(t *testing.T, cfg Config, ns Namespace) {
 	}
 }
 
-// TestDeep fills a queue with reads and writes, more at a time than its ORD.
+// TestDeep fills a queue with reads and writes, more at a time than the queue's ORD.
 func TestDeep(t *testing.T) {
 	const n = 100
 	_, addr := serve(t, Namespace{Data: newFile(t, 1<<20), Size: 1 << 20})
@@ -152,8 +152,7 @@ func TestDeep(t *testing.T) {
 	}
 }
 
-// TestInvalidate checks that the response invalidates the key of a command, even if the command
-// fails.
+// TestInvalidate: the response invalidates the key of a command, even if the command fails.
 func TestInvalidate(t *testing.T) { // [NVME-SGL-2]
 	_, addr := serve(t, Memory(1<<20))
 	_, io := attach(t, addr, 8)
@@ -171,7 +170,7 @@ func TestInvalidate(t *testing.T) { // [NVME-SGL-2]
 	}
 }
 
-// TestZeroes checks that discarded and zeroed ranges read as zeroes.
+// TestZeroes: discarded and zeroed ranges read as zeroes.
 func TestZeroes(t *testing.T) { // [NVME-IO-3] [NVME-IO-5]
 	for name, ns := range backends(t, 1<<20) {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +214,7 @@ func TestFlush(t *testing.T) { // [NVME-IO-2]
 	io.want(nvmewire.InvalidNamespace, nvmewire.SQE{Opcode: nvmewire.OpFlush, NSID: 2})
 }
 
-// TestReadOnly serves a backend that can only be read.
+// TestReadOnly serves a read-only backend.
 func TestReadOnly(t *testing.T) { // [NVME-IO-6]
 	want := pattern(8192, 1)
 	_, addr := serve(t, Namespace{Data: onlyReader{want}, Size: 8192, BlockSize: 4096})
@@ -344,8 +343,8 @@ func TestLogPages(t *testing.T) { // [NVME-ADM-3]
 	h.want(nvmewire.InvalidOpcode, nvmewire.SQE{Opcode: 0x80}) // [NVME-ADM-2]
 }
 
-// TestEvents adds, resizes and removes namespaces, and checks the events of a host that requested
-// them.
+// TestEvents adds, resizes and removes namespaces, and checks the events of a host with event
+// requests.
 func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 	tg, addr := serve(t, Memory(1<<20))
 	h, _ := admin(t, addr, defaultNQN)
@@ -401,7 +400,7 @@ func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 	}
 }
 
-// TestReset disables a controller, which ends its I/O queues, and connects new ones.
+// TestReset disables a controller and so ends the I/O queues, and connects new I/O queues.
 func TestReset(t *testing.T) { // [NVME-PROP-1] [NVME-PROP-2] [NVME-ADM-1] [NVME-FAB-4]
 	tg, addr := serve(t, Memory(1<<20))
 	adm, id := admin(t, addr, defaultNQN)

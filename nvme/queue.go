@@ -11,7 +11,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A queue is the stream of a host's queue, with its commands. One goroutine handles all
+// A queue is the stream of a host's queue, with the queue's commands. One goroutine handles all
 // completions; workers only post responses.
 type queue struct {
 	t     *Target
@@ -47,7 +47,7 @@ func newQueue(t *Target, core *nvmecore.Queue) *queue { return &queue{t: t, core
 // [NVME-CM-3]
 func (q *queue) open(r *iwarp.Request) (err error) {
 	// A response completes when TCP has accepted it. The next command of the host may arrive before
-	// that completion is handled, hence twice the depth. Each command may also need Reads, and a
+	// the completion is handled, hence twice the depth. Each command may also need Reads, and a
 	// Write before its response.
 	sends, recvs := 4*q.core.Depth+16, 2*q.core.Depth
 	if q.cq, err = q.t.dev.NewCQ(sends + recvs); err == nil {
@@ -118,8 +118,8 @@ func (q *queue) command(id uint64) *command {
 	return q.free.all[uint32(id)]
 }
 
-// take returns a free command. It returns nil if the host has sent more commands than its queue has
-// room for.
+// take returns a free command, or nil if the host has sent more commands than the queue has room
+// for.
 func (q *queue) take() *command {
 	f := &q.free
 	f.Lock()
@@ -137,7 +137,7 @@ func (q *queue) take() *command {
 	return c
 }
 
-// release frees the command and its memory.
+// release frees the command and the command's memory.
 func (q *queue) release(c *command) {
 	for _, b := range []**buffer{&c.capsule, &c.buf} {
 		if *b != nil {
@@ -167,8 +167,8 @@ func (q *queue) abandon() {
 	}
 }
 
-// NextRecv implements [iwarp.RecvSource], so that a command has memory only while it is received
-// and executed.
+// NextRecv implements [iwarp.RecvSource], so that a command has memory only while received and
+// executed.
 func (q *queue) NextRecv(_ []byte, size int, last bool) (iwarp.RecvWR, bool) {
 	c := q.take()
 	if c == nil { // [NVME-SQE-3]

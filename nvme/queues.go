@@ -48,7 +48,7 @@ func (t *Target) Totals() Counters {
 	return c
 }
 
-// counters holds the counters of one queue.
+// counters holds the counters of a queue.
 type counters struct {
 	commands, failed, readBytes, writeBytes atomic.Uint64
 }

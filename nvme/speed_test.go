@@ -12,8 +12,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A pair is the two ends of a stream without NVMe: a is the end that connected, which must send
-// first, b the other one.
+// A pair is the two ends of a stream without NVMe: a is the connecting end and must send first, b
+// is the accepting end.
 type pair struct {
 	a, b *iwarp.QueuePair
 }
@@ -47,7 +47,7 @@ func connectPair(t testing.TB, crc bool) *pair {
 	return p
 }
 
-// poll waits for one completion by polling.
+// poll waits for a completion by polling.
 func poll(t testing.TB, cq *iwarp.CompletionQueue) iwarp.Completion {
 	for end := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		switch c, ok := cq.Poll(); {
@@ -61,8 +61,8 @@ func poll(t testing.TB, cq *iwarp.CompletionQueue) iwarp.Completion {
 	}
 }
 
-// pingPong returns a function that makes one exchange: a Send of the length of a command, answered
-// by a Send of n bytes plus the length of a response.
+// pingPong returns a function for an exchange: a Send of the length of a command, answered by a
+// Send of n bytes plus the length of a response.
 func pingPong(t testing.TB, crc bool, n int) func() {
 	p := connectPair(t, crc)
 	there, back := make([]byte, nvmewire.SQELen), make([]byte, n+nvmewire.CQELen)
@@ -96,7 +96,7 @@ func pingPong(t testing.TB, crc bool, n int) func() {
 }
 
 // writes returns a function that makes count Writes of n bytes, depth at a time, and waits until
-// the last one has arrived.
+// the last Write has arrived.
 func writes(t testing.TB, crc bool, n, depth, count int) func() {
 	p := connectPair(t, crc)
 	mr, err := p.b.Register(make([]byte, n), iwarp.RemoteWrite)

@@ -19,13 +19,13 @@ import (
 // defaultNQN is the name of a target whose Config has none.
 const defaultNQN = "nqn.2026-11.viaduct:disk"
 
-// maxQueues limits the I/O queues of a host. Hosts usually open one per processor.
+// maxQueues limits the I/O queues of a host. Hosts usually open a queue per processor.
 const maxQueues = 64
 
 // maxStreams limits the queues of all hosts together.
 const maxStreams = 1024
 
-// tick is the interval at which watch looks for silent hosts.
+// tick is the interval of watch's search for silent hosts.
 const tick = 250 * time.Millisecond
 
 // A Config holds the parameters of a target. The zero value is valid.
@@ -60,8 +60,8 @@ type Target struct {
 	closed    bool
 }
 
-// New returns a target without namespaces that does not listen yet. The error reports an invalid
-// NQN or stream configuration.
+// New returns a target without namespaces, not yet listening. The error reports an invalid NQN or
+// stream configuration.
 func New(cfg Config) (*Target, error) {
 	if cfg.NQN == "" {
 		cfg.NQN = defaultNQN
@@ -91,12 +91,12 @@ func New(cfg Config) (*Target, error) {
 	return t, nil
 }
 
-// NQN returns the name of the subsystem, which hosts pass to connect.
+// NQN returns the name of the subsystem. Hosts pass the name to connect.
 func (t *Target) NQN() string { return t.cfg.NQN }
 
-// Add adds a namespace and returns its number, which is at least 1. It reuses the number of a
-// removed namespace only if no other is free. Connected hosts get an event. After Close the error
-// is net.ErrClosed.
+// Add adds a namespace and returns the number, at least 1. The number of a removed namespace is
+// reused only if no other is free. Connected hosts get an event. After Close the error is
+// net.ErrClosed.
 func (t *Target) Add(n Namespace) (id uint32, err error) {
 	t.mu.Lock()
 	defer t.unlock()
@@ -141,8 +141,8 @@ func (t *Target) Resize(id uint32, size int64) error {
 	return err
 }
 
-// Remove removes a namespace. Commands in progress continue to use its Data. When they are done,
-// Release is called.
+// Remove removes a namespace. Commands in progress continue to use the namespace's Data. After the
+// last such command, Release is called.
 func (t *Target) Remove(id uint32) error {
 	t.mu.Lock()
 	s := t.spaces[id]
@@ -156,7 +156,7 @@ func (t *Target) Remove(id uint32) error {
 	return nil
 }
 
-// unlock unlocks t.mu and then does the work that nvmecore has requested meanwhile.
+// unlock unlocks t.mu and then does the work requested by nvmecore meanwhile.
 func (t *Target) unlock() {
 	outputs := t.core.Outputs()
 	if outputs == nil {
@@ -195,8 +195,8 @@ func (t *Target) watch() {
 	}
 }
 
-// Listen starts to serve at addr, which is host:port, and returns the actual address. A target may
-// listen at several addresses. 4420 is the default port of hosts.
+// Listen starts to serve at addr (host:port), and returns the actual address. A target may listen
+// at several addresses. 4420 is the default port of hosts.
 func (t *Target) Listen(addr string) (net.Addr, error) {
 	c := *t.cfg.Stream
 	c.Device, c.Source, c.SRQ, c.PD, c.SendCQ, c.RecvCQ = t.dev, nil, nil, t.pd, nil, nil
@@ -227,7 +227,7 @@ func (t *Target) Listen(addr string) (net.Addr, error) {
 	return l.Addr(), nil
 }
 
-// serve answers a connection Request, and serves the queue until it ends.
+// serve answers a connection Request, and serves the queue until its end.
 func (t *Target) serve(r *iwarp.Request) {
 	t.mu.Lock()
 	core, why := (*nvmecore.Queue)(nil), nvmewire.RejectFull

@@ -19,7 +19,7 @@ type workers struct {
 	wg     sync.WaitGroup
 }
 
-// idleWorker is the time after which an idle worker ends.
+// idleWorker is how long an idle worker waits for work before ending.
 const idleWorker = 5 * time.Second
 
 // do executes the command in a worker, or in the caller if all workers are busy.

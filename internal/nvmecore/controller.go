@@ -19,7 +19,7 @@ const (
 	configFixed    = 0xff<<16 | 15<<7 | 7<<4 // sizes of entries and pages, command set
 )
 
-// A controller is the association of a host: an admin queue and its I/O queues.
+// A controller is the association of a host: an admin queue and I/O queues.
 type controller struct {
 	t         *Target
 	id        uint16
@@ -35,7 +35,7 @@ type controller struct {
 	events
 }
 
-// end requests the end of all queues of the controller, to which no queue can connect afterwards.
+// end requests the end of all queues of the controller. No queue can connect afterwards.
 func (c *controller) end() {
 	c.ended = true
 	for _, q := range c.queues {

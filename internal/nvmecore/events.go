@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// events holds the changed namespaces to report, and the event requests that wait for a report.
+// events holds the changed namespaces to report, and the waiting event requests.
 type events struct {
 	enabled uint32 // kinds of events that the host enabled, one bit each
 	held    []nvmewire.SQE
@@ -35,7 +35,7 @@ func (c *controller) namespaceChanged(id uint32) {
 	c.deliver()
 }
 
-// deliver sends one event for all changes, if the host has sent an event request and enabled
+// deliver sends a single event for all changes, if the host has sent an event request and enabled
 // events, and has read the log page since the last event.
 func (c *controller) deliver() {
 	q := c.queues[0]
@@ -51,7 +51,7 @@ func (c *controller) deliver() {
 		Output{Queue: q, SQE: s, CQE: q.Respond(&s, nvmewire.NoticeNamespaces, nvmewire.OK)})
 }
 
-// changes returns the log page of changed namespaces. Unless retain is set, changes forgets them,
+// changes returns the log page of changed namespaces. Unless retain is set, the list is cleared,
 // and the next event may be sent.
 func (c *controller) changes(retain bool) []byte {
 	slices.Sort(c.list)

@@ -12,8 +12,8 @@ const (
 	fuzzBlocks = 2048
 )
 
-// associated returns a target with two namespaces, of which the second is read-only, and the admin
-// queue and one I/O queue of a connected host.
+// associated returns a target with two namespaces, the second read-only, and the admin queue and an
+// I/O queue of a connected host.
 func associated(t testing.TB, now time.Time) (*Target, [2]*Queue) {
 	core := New(Config{NQN: fuzzNQN, MaxQueues: 2})
 	core.Put(Namespace{ID: 1, Blocks: fuzzBlocks, Shift: 9})
@@ -43,7 +43,7 @@ func associated(t testing.TB, now time.Time) (*Target, [2]*Queue) {
 	return core, queues
 }
 
-// checkStep checks that the range of a step lies within its namespace, and its data within the
+// checkStep checks that the range of a step lies within the namespace, and the data within the
 // capsule.
 func checkStep(t *testing.T, s *nvmewire.SQE, step Step, inCapsule int) {
 	blocks := map[uint32]int64{1: fuzzBlocks << 9, 2: fuzzBlocks << 12}
@@ -84,7 +84,7 @@ func checkStep(t *testing.T, s *nvmewire.SQE, step Step, inCapsule int) {
 	}
 }
 
-// FuzzCommands sends commands to the two queues of a host. The input has a byte that chooses the
+// FuzzCommands sends commands to the two queues of a host. The input is a byte for choosing the
 // queue and the amount of data in the capsule, followed by the command. Every command must get one
 // answer, and nothing may remain after the association.
 func FuzzCommands(f *testing.F) {

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// A Queue is a submission queue and its completion queue, on one stream.
+// A Queue is a submission queue with its completion queue, on a single stream.
 type Queue struct {
 	ID    uint16
 	Depth int // greatest number of commands at a time
@@ -21,14 +21,14 @@ type Queue struct {
 	ending  bool
 }
 
-// An Address is the address of the target that the host has dialled.
+// An Address is the target's address as dialled by the host.
 type Address struct {
 	IPv6          bool
 	Host, Service string
 }
 
 // Open returns a queue for a connection Request with the given private data, or nil and the reason
-// of its rejection.
+// of the rejection.
 func (t *Target) Open(now time.Time, private []byte, at Address) (*Queue, nvmewire.RejectReason) {
 	r, err := nvmewire.ParseRequest(private)
 	depth := int(r.HSQSize) + 1
@@ -100,7 +100,7 @@ type Step struct {
 
 func answer(s nvmewire.Status) Step { return Step{Status: s} }
 
-// Command returns the work for a command that has n bytes of data in its capsule. [NVME-SQE-4]
+// Command returns the work for a command with n bytes of data in the capsule. [NVME-SQE-4]
 func (q *Queue) Command(s *nvmewire.SQE, n int) Step {
 	if q.ending {
 		return Step{Kind: End}
@@ -125,7 +125,7 @@ func (q *Queue) Command(s *nvmewire.SQE, n int) Step {
 	return q.io(s, n)
 }
 
-// Respond returns the response to a command, which is no longer counted as pending.
+// Respond returns the response to a command, and no longer counts the command as pending.
 func (q *Queue) Respond(s *nvmewire.SQE, result uint64, st nvmewire.Status) nvmewire.CQE {
 	q.pending--
 	return nvmewire.CQE{Result: result, SQHead: q.head, CID: s.CID, Status: st}

@@ -12,10 +12,10 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// DiscoveryNQN is the name of the discovery subsystem, which every target has.
+// DiscoveryNQN is the name of the discovery subsystem of every target.
 const DiscoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
 
-// Limits that this package chooses.
+// Limits chosen by package nvmecore.
 const (
 	MaxDepth      = 128  // commands of an I/O queue
 	AdminDepth    = 32   // commands of an admin queue
@@ -30,7 +30,7 @@ const (
 	connectTimeout = 10 * time.Second // [NVME-CM-5]
 )
 
-// ioCommands lists the opcodes that I/O queues support.
+// ioCommands lists the opcodes supported by I/O queues.
 var ioCommands = []uint8{nvmewire.OpFlush, nvmewire.OpWrite, nvmewire.OpRead, nvmewire.OpCompare,
 	nvmewire.OpWriteZeroes, nvmewire.OpDSM}
 
@@ -58,7 +58,7 @@ type Output struct {
 	CQE   nvmewire.CQE
 }
 
-// A Target is one subsystem, and the discovery subsystem.
+// A Target is a subsystem, and the discovery subsystem.
 type Target struct {
 	cfg         Config
 	spaces      map[uint32]*Namespace
@@ -75,7 +75,7 @@ func New(cfg Config) *Target {
 		queues: make(map[*Queue]bool)}
 }
 
-// Outputs returns the pending work and removes it from the target. Call it after every other call.
+// Outputs returns and removes the pending work. Call it after every other call.
 func (t *Target) Outputs() []Output {
 	o := t.outputs
 	t.outputs = nil
@@ -104,8 +104,8 @@ func (t *Target) Remove(id uint32) bool {
 // Space returns the namespace with the given ID, or nil.
 func (t *Target) Space(id uint32) *Namespace { return t.spaces[id] }
 
-// FreeID returns an unused ID, or 0 if all are in use. It returns the IDs of removed namespaces
-// last, because a host would take a new disk with such an ID for the old one.
+// FreeID returns an unused ID, or 0 if all are in use. The IDs of removed namespaces come last,
+// because a host would take a new disk with such an ID for the old one.
 func (t *Target) FreeID() uint32 {
 	for i := range uint32(MaxNamespaces) {
 		if id := (t.lastSpace+i)%MaxNamespaces + 1; t.spaces[id] == nil {
@@ -158,8 +158,8 @@ func (t *Target) end(q *Queue) {
 	}
 }
 
-// Closed removes a queue whose stream has ended. If it is an admin queue, its controller ends too,
-// with all other queues of the controller. [NVME-CM-4]
+// Closed removes a queue whose stream has ended. The end of an admin queue also ends the
+// controller, with all other queues of the controller. [NVME-CM-4]
 func (t *Target) Closed(q *Queue) {
 	q.ending = true
 	delete(t.queues, q)
