@@ -36,7 +36,7 @@ type Receiver interface {
 	// Ended is called once, without a role, after a Receive has failed with err.
 	Ended(err error)
 
-	// Sent returns a number, which changes with every write of the connection.
+	// Sent returns a number that changes with every write of the connection.
 	Sent() uint32
 }
 
@@ -162,7 +162,7 @@ func (a *Attention) Receive() bool {
 	return got.Any && err == nil
 }
 
-// Looks returns a number, which changes whenever a consumer polls.
+// Looks returns a number that changes whenever a consumer polls.
 func (a *Attention) Looks() uint32 { return a.looks.Load() }
 
 // release unlocks the role after a Receive by a goroutine other than the attendant, and calls

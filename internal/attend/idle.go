@@ -10,8 +10,8 @@ import (
 // An attendant costs a stack, and a descriptor to sleep at. It retires after idleSweeps sweeps with
 // few arrivals.
 const (
-	// sweepEvery is the time between two sweeps. A sweep checks the number of arrivals since the
-	// last.
+	// sweepEvery is the time between two sweeps. A sweep checks how many arrivals there were since
+	// the last sweep.
 	sweepEvery = 100 * time.Millisecond
 
 	// few is the largest number of arrivals between two sweeps for which a connection needs no

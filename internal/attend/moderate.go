@@ -11,8 +11,8 @@ import (
 // for each frame, each read makes the system send an acknowledgement, and two processors compete
 // for the socket. So the frames of a stream may accumulate for a moment at a time, like the packets
 // of a network card with interrupt moderation. Frames accumulate only while no consumer polls or
-// has just polled, and while this end sends nothing, because a peer with answers to expect may be
-// waiting for the next.
+// has just polled, and while this end sends nothing, because a peer that gets answers may be
+// waiting for the next answer.
 const (
 	// pause is how long frames accumulate. Systems make the pause some 50 us longer.
 	pause = 20 * time.Microsecond
@@ -33,7 +33,7 @@ const (
 // pauses is the number of attendants now letting frames accumulate.
 var pauses atomic.Int32
 
-// inVain is the back-off rule of moderators, for pauses with few bytes.
+// inVain is the back-off rule of moderators, for pauses that brought few bytes.
 var inVain = budget.Rule{Max: 1 << 10}
 
 // A moderator decides when the arrivals of an attendant accumulate.
@@ -48,7 +48,7 @@ type moderator struct {
 }
 
 // begins reports, after a receive of n bytes, whether the next arrivals should accumulate. sent is
-// a number, which changes with every write.
+// a number that changes with every write.
 func (m *moderator) begins(n int, sent uint32) bool {
 	if n > small || sent != m.sent { // reading the clock costs time
 		m.sent, m.last = sent, time.Time{}
@@ -83,9 +83,9 @@ func (m *moderator) restart(now time.Time) {
 	m.count, m.bytes = 0, 0
 }
 
-// goesOn reports, after a pause with n bytes, whether another pause follows. Another pause follows
-// if the bytes arrived at no less than half the rate before the pause. If the peer waits for an
-// answer, the rate is less.
+// goesOn reports, after a pause that brought n bytes, whether another pause follows. Another pause
+// follows if the bytes arrived at no less than half the rate before the pause. If the peer waits
+// for an answer, the rate is less.
 func (m *moderator) goesOn(now time.Time, n int, sent uint32) bool {
 	before, during := m.last.Sub(m.first), now.Sub(m.last)
 	if sent == m.sent && 2*int64(n)*int64(before) >= int64(m.bytes)*int64(during) {

@@ -122,7 +122,7 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 		return false
 	}
 	if a.src.Ask() {
-		// Earlier arrivals are not reported, so add fails in case of earlier arrivals. An attendant
+		// Earlier arrivals are not reported, so add fails if bytes are there already. An attendant
 		// then reads the bytes.
 		if _, err := a.src.Readable(); err != sock.ErrWouldBlock {
 			sock.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, a.src.FD(), nil)
@@ -233,9 +233,9 @@ func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 	}
 }
 
-// next returns a connection with a report, and the events, or nil without any report. ok is false
-// if another goroutine has taken over or the poller is closed. next sets now to the time when
-// reports were last read.
+// next returns a connection with a report, and the events of the report. a is nil if there is no
+// report. ok is false if another goroutine has taken over or the poller is closed. next sets now to
+// the time when reports were last read.
 func (p *sharedPoller) next(generation uint32, now *time.Time) (a *Attention, events uint32, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 )
 
 // TestAttendantPolls: an attendant polls shared memory for a moment before it sleeps there, or
-// until bytes arrive. It must poll neither a socket nor on one processor, and must seldom poll if
-// polling has no result.
+// until bytes arrive. The attendant must poll neither a socket nor on a single processor, and must
+// seldom poll if polling has no result.
 func TestAttendantPolls(t *testing.T) {
 	defer AssumeProcessors(2)()
 	nl, err := net.Listen("tcp", "127.0.0.1:0")

@@ -34,7 +34,7 @@ import (
 // A late Wake may end a later sleep of another goroutine, so each goroutine checks its condition
 // after a sleep. The timer ends every sleep within a Period.
 //
-// Wake is safe for concurrent use. The other methods are for the taker of the Sleeper.
+// Wake is safe for concurrent use. The other methods are for the goroutine that took the Sleeper.
 type Sleeper struct {
 	taken  atomic.Bool
 	state  atomic.Uint32

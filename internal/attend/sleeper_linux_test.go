@@ -53,7 +53,7 @@ func take(t *testing.T) *Sleeper {
 	return s
 }
 
-// pipe returns r, to sleep at, and w, for making r readable.
+// pipe returns a descriptor r to sleep at, and a descriptor w. A write to w makes r readable.
 func pipe(t *testing.T) (r, w int) {
 	t.Helper()
 	var p [2]int

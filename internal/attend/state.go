@@ -21,12 +21,12 @@ const (
 	// Unstarted: nobody may read so far.
 	Unstarted State = iota
 
-	// Reserved: the consumer, who started the connection, reads by polling; nobody else waits for
+	// Reserved: the consumer that started the connection reads by polling; nobody else waits for
 	// arrivals, and there is no goroutine.
 	Reserved
 
-	// Shared: the source is registered with a shared poller, which reads after a report. Each
-	// arrival is reported once.
+	// Shared: the source is registered with a shared poller, which reads the source after a report.
+	// Each arrival is reported once.
 	Shared
 
 	// Dedicated: a goroutine of the connection sleeps at the source and reads arrivals.
@@ -90,7 +90,7 @@ var eventNames = [events]string{"Start", "Reserve", "Arrival", "Contended", "Wai
 
 func (e Event) String() string { return eventNames[e] }
 
-// An Action is the task of a goroutine after changing the state.
+// An Action is the task of the goroutine that changed the state.
 type Action uint8
 
 const (
@@ -167,7 +167,7 @@ var table = func() (t [states][events]step) {
 	return t
 }()
 
-// next is the transition function, with the next state and the action as results.
+// next is the transition function. It returns the next state and the action.
 func next(s State, e Event) (State, Action) {
 	n := table[s][e]
 	return n.to, n.do

@@ -47,7 +47,7 @@ var ProgressOf func(queue any) SourceSleeper
 // false if the stream must still be closed. iwarp sets CloseSoon.
 var CloseSoon func(qp any) bool
 
-// A Condition is the condition a consumer waits for, for example a queue with an entry.
+// A Condition is the condition a consumer waits for, for example that a queue has an entry.
 type Condition interface {
 	// ReadyLocked reports whether waiting is over. The error is not nil if the condition can never
 	// become true.
@@ -159,8 +159,8 @@ func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Pr
 			ws.looks.Miss(&looking)
 			return false, nil
 		default:
-			// Each poll delays the sender too, and the peer may be a goroutine in need of the very
-			// same processor.
+			// Each poll delays the sender too, and the peer may be a goroutine that waits for this
+			// very processor.
 			runtime.Gosched()
 		}
 	}

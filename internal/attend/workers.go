@@ -7,8 +7,8 @@ import (
 )
 
 // The set-up, service and end of a connection need a deeper stack than a new goroutine has. Growing
-// the stack three times is a good part of the cost of a short connection. So after a connection,
-// goroutines wait for a moment for the next.
+// the stack three times is a good part of the cost of a short connection. So a goroutine that has
+// done such work waits a moment for the next connection.
 
 const (
 	// idleTime is the time a worker waits for work, at most twice as long.
@@ -30,8 +30,8 @@ var workers struct {
 	timed bool      // guarded by mu; whether a timer will call endIdle
 }
 
-// Go runs f in another goroutine. If pooled is true, the goroutine may be a worker from earlier
-// work. Streams of tests pass false, because tests may need separate goroutines.
+// Go runs f in another goroutine. If pooled is true, the goroutine may be a worker that has done
+// such work before. Streams of tests pass false, because tests may need separate goroutines.
 func Go(pooled bool, f func()) {
 	if !pooled {
 		go f()
