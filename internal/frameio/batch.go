@@ -33,8 +33,8 @@ const (
 	// frame, a short payload and a trailer.
 	frameSlack = MaxHeader + 512 + trailerSlack
 
-	// trailerSlack is the number of slab bytes denied to payload, so that a frame of many short
-	// pieces has room for the trailer.
+	// trailerSlack is the number of slab bytes that payload may not use, so that a frame of many
+	// short pieces has room for the trailer.
 	trailerSlack = 64
 )
 
@@ -129,18 +129,18 @@ func (b *Batch) Pin(ref regmem.Ref) {
 	b.last = ref
 }
 
-// Pinned returns the batch's last pin, if r is its region and the memory of r cannot fault. Pieces
-// from [regmem.Ref.Access] on the returned pin may be given to Data without another pin.
+// Pinned returns the last pin of the batch, if it is a pin of r and the memory of r cannot fault.
+// Pieces from [regmem.Ref.Access] on the returned pin may be given to Data without another pin.
 func (b *Batch) Pinned(r *regmem.Region) (ref regmem.Ref, ok bool) {
 	return b.last, regmem.RegionOf(b.last) == r && r != nil && !b.last.Guarded()
 }
 
-// Bytes is Data for memory without a pin. The memory must not change until Sent.
+// Bytes is Data for memory that needs no pin. The memory must not change until Sent.
 func (b *Batch) Bytes(p []byte) {
 	b.Data(regmem.Of(p))
 }
 
-// Pieces returns the number of further pieces of payload with room in the batch.
+// Pieces returns the number of further pieces of payload that fit into the batch.
 func (b *Batch) Pieces() int { return (maxVecs - 2 - len(b.vecs)) / 2 }
 
 // close appends to vecs the bytes at the end of the slab, unless already there.
@@ -151,7 +151,7 @@ func (b *Batch) close() {
 	}
 }
 
-// written removes the first n bytes after a write, and reports whether the batch is empty.
+// written removes the first n bytes, which were written, and reports whether the batch is empty.
 func (b *Batch) written(n int) bool {
 	b.bytes -= n
 	i := 0

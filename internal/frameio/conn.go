@@ -63,8 +63,8 @@ type Planner interface {
 	Landed(p *Plan, frame, after int) (taken, missing int, err error)
 }
 
-// A SendFailer is a Protocol with a notification when the sending direction fails, even if Failed
-// has already reported an orderly end of the receiving direction.
+// A SendFailer is a Protocol that is notified when the sending direction fails, even if Failed has
+// already reported an orderly end of the receiving direction.
 type SendFailer interface {
 	// SendFailed reports that nothing more can be sent. For the first failure of the Conn, Failed
 	// was called just before. SendFailed is called without a role.

@@ -46,8 +46,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestIdleMemory: an idle connection has neither a staging buffer nor a batch. It measures 500
-// connections with both ends in this process.
+// TestIdleMemory: an idle connection has neither a staging buffer nor a batch. The test measures
+// 500 connections with both ends in the process.
 func TestIdleMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's own memory would be measured")

@@ -11,8 +11,9 @@ import "time"
 // parkTime is the least time before a goroutine resumes a parked role, if no poll has resumed it.
 const parkTime = time.Millisecond
 
-// park parks the send role, whose batch waits for the peer, and returns true, only if the consumer
-// has polled since the role last waited, and the peer still has to copy bytes of the batch.
+// park parks the send role, whose batch waits for the peer, and reports whether it did. The role is
+// parked only if the consumer has polled since the role last waited, and the peer still has to copy
+// bytes of the batch.
 func (c *Conn) park() bool {
 	t := &c.tx
 	looks := c.att.Looks()

@@ -24,8 +24,7 @@ const (
 	shortGlimpse = 2 << 10
 
 	// maxGlimpses is the number of reads without a long frame after which reads fill the whole
-	// stage. The end of a long message and the short messages after the end need one or two of the
-	// short reads.
+	// stage. The end of a long message and the short messages after it need one or two short reads.
 	maxGlimpses = 4
 
 	// maxFrame is the greatest length of a frame received through staging.
@@ -36,7 +35,7 @@ const (
 	reads = 16
 )
 
-// A stage is the memory for a read, besides the protocol's own.
+// A stage is the memory that a read needs besides the protocol's own.
 type stage struct {
 	b    [stageSize]byte
 	plan Plan
@@ -69,7 +68,7 @@ type receiver struct {
 	ahead ahead
 }
 
-// over returns a channel, closed when the receiving direction has ended or failed.
+// over returns a channel that is closed when the receiving direction has ended or failed.
 func (c *Conn) over() <-chan struct{} {
 	c.att.Lock()
 	defer c.att.Unlock()
@@ -154,7 +153,8 @@ func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error
 	return got, more, err
 }
 
-// Left implements [attend.Receiver]. Left also counts bytes in the socket without a further report.
+// Left implements [attend.Receiver]. Left also counts bytes in the socket that no further report
+// announces.
 func (c *reader) Left() bool { return c.rx.left || c.rx.unread }
 
 // Deliver implements [attend.Receiver]. It returns false if the protocol is no Deliverer.
@@ -246,7 +246,7 @@ func (r *receiver) unstage() {
 	r.stage = nil
 }
 
-// restage ensures a staging buffer, and moves the early bytes there.
+// restage gets a staging buffer if there is none, and moves the early bytes there.
 func (r *receiver) restage() {
 	if r.stage == nil {
 		r.stage = stages.Get().(*stage)

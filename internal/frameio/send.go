@@ -145,8 +145,9 @@ func (c *Conn) drainOn() {
 	}
 }
 
-// sendLater passes the role on after a write failed with err. If the socket was full, the role is
-// parked, or a goroutine waits for room. After any other error a goroutine ends the direction.
+// sendLater passes the role on after a write failed with err. If the socket was full, either the
+// role is parked or a goroutine waits for room. After any other error a goroutine ends the
+// direction.
 func (c *Conn) sendLater(err error) {
 	switch {
 	case err != sock.ErrWouldBlock:

@@ -15,8 +15,8 @@ func (c *Conn) Near() bool { return c.sock.Load() != nil && c.near }
 // SleepAt adds the socket to the sources that wake s. It returns false if the consumer must call
 // Unpoll instead: the stream is portable or has ended, another goroutine reads, the sender is busy
 // or waits for room, or long frames are arriving. The goroutine waiting for arrivals keeps waiting;
-// if the consumer wakes too, either of the two reads. Close wakes the sleeper. After an arrival
-// wakes a consumer, the consumer polls.
+// if both wake up, one of them reads. Close wakes the sleeper. After an arrival wakes a consumer,
+// the consumer polls.
 func (c *Conn) SleepAt(s *attend.Sleeper) bool {
 	from := c.sock.Load()
 	if from == nil || c.tx.state.Load() != idle || !c.att.TryLock() {

@@ -72,9 +72,9 @@ func TestDoze(t *testing.T) {
 	}
 }
 
-// TestMayDoze: an arrival is expected once after each write. It also checks that a consumer cannot
-// sleep on a connection that has ended, is read by another goroutine, receives long frames, or has
-// no descriptor of its own.
+// TestMayDoze: an arrival is expected once after each write. A consumer cannot sleep on a
+// connection that has ended, is read by another goroutine, receives long frames, or has no
+// descriptor of its own.
 func TestMayDoze(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	if dozes(t, a.c) {
