@@ -78,9 +78,9 @@ func (a *area) giveLocked(at, n int) {
 	}
 }
 
-// Alloc returns n zeroed bytes at the beginning of a page. Peers of the process's rings, which are
-// processes of the same user, may read the memory. The garbage collector does not manage the
-// memory: it stays allocated until [Free].
+// Alloc returns n zeroed bytes at the beginning of a page. Processes of the same user that exchange
+// bytes with this process through rings may read the memory. The garbage collector does not manage
+// the memory: it stays allocated until [Free].
 //
 // n is from 1 to 64 GiB (1 GiB where addresses have 32 bits); otherwise Alloc returns an error. The
 // error wraps [ErrExhausted] if no memory is free. Alloc is safe for concurrent use.

@@ -84,8 +84,8 @@ func checkRing(ring int) error {
 	return nil
 }
 
-// attach returns the two ends of a process, in memory b with two rings. first is true for the
-// creator of the memory.
+// attach returns the two ends that belong to one process, in memory b with two rings. first is true
+// for the creator of the memory.
 func attach(b []byte, ring int, first bool) (in *Consumer, out *Producer) {
 	in, out = new(Consumer), new(Producer)
 	c0, c1 := b[:controlSize], b[controlSize:2*controlSize]

@@ -305,8 +305,8 @@ func (q *Consumer) peekFar(off int, b []byte) error {
 	return nil
 }
 
-// Expects reports whether the producer has sent memory, neither mapped nor refused by the consumer
-// so far.
+// Expects reports whether the producer has sent its memory and the consumer has neither mapped nor
+// refused it.
 func (q *Consumer) Expects() bool {
 	return q.c.offer.Load() == offered && q.ref.from == nil && !q.ref.refuse
 }

@@ -16,7 +16,7 @@ type control struct {
 	end  atomic.Uint32 // open, finished or aborted; written by the producer
 	size atomic.Uint32 // size of the ring in bytes, 0 for the first size; written by the producer
 	refs atomic.Uint32 // references published; written by the producer
-	// offer is notOffered or offered: whether the producer has sent the memory. The producer writes
+	// offer is notOffered or offered: whether the producer has sent its memory. The producer writes
 	// offer.
 	offer atomic.Uint32
 	near  near // written by the producer
@@ -46,7 +46,7 @@ const (
 	aborted
 )
 
-// controlSize is the size of a control in the memory: a page.
+// controlSize is the size of a control in the memory: one page.
 const controlSize = 4096
 
 var _ [controlSize - unsafe.Sizeof(control{})]byte
@@ -95,7 +95,7 @@ type Consumer struct {
 	// Wake wakes a producer after Ask, because there is room. Wake must not block.
 	Wake func()
 
-	// Offered, if not nil, is called when the producer has sent the memory. The function receives
+	// Offered, if not nil, is called when the producer has sent its memory. The function receives
 	// the descriptor and passes it to [Consumer.Borrow].
 	Offered func()
 
@@ -246,8 +246,8 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	return p.told(n, told, nil)
 }
 
-// told returns the results of a write of n bytes. If first is not negative, only first bytes are
-// reported, and the bytes from the first reference on are owed.
+// told returns the results of a write that has taken n bytes. If first is not negative, only first
+// bytes are reported, and the bytes from the first reference on are owed.
 func (p *Producer) told(n, first int, err error) (int, error) {
 	if first >= 0 {
 		p.ref.owed = n - first
@@ -259,7 +259,8 @@ func (p *Producer) told(n, first int, err error) (int, error) {
 	return n, err
 }
 
-// put copies b to the ring after the bytes written so far. The caller has checked for room.
+// put copies b to the ring after the bytes written so far. The caller has checked that there is
+// room.
 func (p *Producer) put(b []byte) {
 	at := p.tail & (p.ring - 1)
 	if n := move(p.data[at:p.ring], b); n < len(b) {
@@ -382,8 +383,8 @@ func (q *Consumer) look() (uint64, error) {
 	return tail - q.head + uint64(q.ref.bytes), nil
 }
 
-// ended returns the error of a Consumer without bytes: ErrWouldBlock, io.EOF or ErrReset. The error
-// is nil if bytes were published meanwhile.
+// ended returns the error of a Consumer that found no bytes: ErrWouldBlock, io.EOF or ErrReset. The
+// error is nil if bytes were published meanwhile.
 func (q *Consumer) ended() error {
 	switch q.c.end.Load() {
 	case open:
@@ -532,8 +533,8 @@ func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// get fills b with the bytes at off bytes after the consumer's position. The caller has checked for
-// len(b) bytes there.
+// get fills b with the bytes at off bytes after the consumer's position. The caller has checked
+// that len(b) bytes are available there.
 func (q *Consumer) get(b []byte, off int) {
 	at := (q.head + uint64(off)) & (q.ring - 1)
 	if n := move(b, q.data[at:q.ring]); n < len(b) {
