@@ -65,8 +65,8 @@ func TestSetLater(t *testing.T) {
 	}
 }
 
-// TestSetLaterShared: a connection through shared memory, whose TCP socket is silent, gets these
-// options only when a caller uses the TCP socket.
+// TestSetLaterShared: a connection through shared memory, whose TCP socket is silent, gets the
+// options of TestSetLater only when a caller uses the TCP socket.
 func TestSetLaterShared(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	a, b := sharedPair(t, l)

@@ -178,7 +178,8 @@ func (s *Socket) Owes() bool { return s.rings != nil && s.rings.out.Owed() > 0 }
 func (s *Socket) Roomy() bool { return s.rings.out.Roomy() || s.rings.gone.Load() }
 
 // Apart reports whether the next bytes have arrived but are in the peer's memory, outside the ring.
-// A Read with bytes from the ring stops before the bytes outside. Apart is false on TCP. [reader]
+// A Read that has taken bytes of the ring stops before the bytes outside. Apart is false on TCP.
+// [reader]
 func (s *Socket) Apart() bool { return s.rings != nil && s.rings.in.Apart() }
 
 // Taken returns the number of bytes read so far. The difference of two results is the number of
