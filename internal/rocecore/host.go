@@ -34,7 +34,7 @@ const (
 	RemoteAtomic
 )
 
-// A Place is an address and a key, for a peer to name memory.
+// A Place is an address and a key, by which a peer names memory.
 type Place struct {
 	VA  uint64
 	Key uint32

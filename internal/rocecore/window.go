@@ -3,7 +3,7 @@ package rocecore
 import "viaduct/internal/wire/ib"
 
 // A window limits the number of unacknowledged packets. A loss halves the size, only once for all
-// packets outstanding at the time. The size grows by a packet for each acknowledged window.
+// packets outstanding at the time. The size grows by one packet for each acknowledged window.
 // [ROCE-REQ-16]
 type window struct {
 	size, limit int
