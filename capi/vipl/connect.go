@@ -15,18 +15,18 @@ import (
 	"viaduct/vi"
 )
 
-// A connection is an incoming connection request that the program has not answered yet.
+// A connection is an incoming connection request, not yet answered by the program.
 type connection struct {
 	h   handle
 	nic *nic
 	r   *vi.ConnRequest
 }
 
-// forever is the least timeout in milliseconds that means no limit. Programs with a header of their
-// own pass 32 one bits; those with our header pass 64.
+// forever is the smallest timeout, in milliseconds, taken as no limit. Programs with a header of
+// their own pass 32 one bits; programs with our header pass 64.
 const forever = 1<<32 - 1
 
-// until returns a context that ends after ms milliseconds, or never if ms is at least forever.
+// until returns a context for ms milliseconds, without a deadline if ms is at least forever.
 func until(ms C.VIP_ULONG) (context.Context, context.CancelFunc) {
 	if ms >= forever {
 		return context.Background(), func() {}
@@ -34,15 +34,15 @@ func until(ms C.VIP_ULONG) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Duration(ms)*time.Millisecond)
 }
 
-// address copies a network address, whose bytes follow the two lengths. The caller has checked them
-// by fits.
+// address copies a network address, whose bytes follow the two lengths. The caller has checked the
+// lengths by fits.
 func address(a *C.VIP_NET_ADDRESS) vi.Address {
 	host, d := int(a.HostAddressLen), int(a.DiscriminatorLen)
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&a.HostAddress)), host+d)
 	return vi.Address{Host: slices.Clone(b[:host]), Discriminator: slices.Clone(b[host:])}
 }
 
-// fits reports whether the lengths of an address are plausible. The check must come before its
+// fits reports whether the lengths of an address are plausible. The check must come before the
 // bytes are read, because programs leave the length of their own host part uninitialised.
 func (n *nic) fits(a *C.VIP_NET_ADDRESS) bool {
 	return int(a.DiscriminatorLen) <= n.attrs.MaxDiscriminatorLen && a.HostAddressLen <= maxHost
@@ -60,7 +60,7 @@ func (n *nic) local(a *C.VIP_NET_ADDRESS) vi.Address {
 }
 
 // setAddress writes an address into room for NicAddressLen and MaxDiscriminatorLen bytes. If the
-// address is too long, its host part is cut to NicAddressLen bytes.
+// address is too long, the host part is cut to NicAddressLen bytes.
 func (n *nic) setAddress(out *C.VIP_NET_ADDRESS, a vi.Address) {
 	room := len(n.attrs.LocalAddress) + n.attrs.MaxDiscriminatorLen
 	host, d := a.Host, a.Discriminator
@@ -103,8 +103,8 @@ func vipl_go_connect_wait(nh C.uintptr_t, local *C.VIP_NET_ADDRESS, timeout C.VI
 }
 
 // vipl_go_connect_accept answers a request. The handle stays valid if the attributes or the state
-// of the VI are unsuitable. If it was the provider that found them so, the request is refused: the
-// next accept returns VIP_INVALID_PARAMETER, and a reject ends the handle. [VIA 6.4.5]
+// of the VI are unsuitable. If the provider found them unsuitable, the request is refused: the next
+// accept returns VIP_INVALID_PARAMETER, and a reject ends the handle. [VIA 6.4.5]
 //
 //export vipl_go_connect_accept
 func vipl_go_connect_accept(ch, h C.uintptr_t) C.int {
@@ -164,7 +164,8 @@ func vipl_go_connect_peer_request(h C.uintptr_t, local, remote *C.VIP_NET_ADDRES
 	return code(e.v.ConnectPeerRequest(e.nic.local(local), address(remote), limit))
 }
 
-// vipl_go_connect_peer_result returns the result of a request; wait selects whether to wait for it.
+// vipl_go_connect_peer_result returns the result of a request; wait selects whether to wait for the
+// result.
 //
 //export vipl_go_connect_peer_result
 func vipl_go_connect_peer_result(h C.uintptr_t, wait C.int, attrs *C.VIP_VI_ATTRIBUTES) C.int {

@@ -25,8 +25,8 @@ const (
 	flowControl = 1 << 15 // VIP_SERVICE_DFC
 )
 
-// viAttributes reads attributes of a VI. It ignores bits of the level for extensions this library
-// does not have. [VIA 6.5]
+// viAttributes reads attributes of a VI. It ignores bits of the level for unsupported extensions.
+// [VIA 6.5]
 func (n *nic) viAttributes(a *C.VIP_VI_ATTRIBUTES) (vi.Attributes, error) {
 	if uint64(a.MaxTransferSize) > uint64(n.attrs.MaxTransferSize) {
 		return vi.Attributes{}, vi.ErrInvalidMTU

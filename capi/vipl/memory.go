@@ -14,7 +14,7 @@ import (
 	"viaduct/vi"
 )
 
-// A ptag is a protection tag together with its NIC.
+// A ptag is a protection tag with its NIC.
 type ptag struct {
 	h   handle
 	nic *nic
@@ -62,7 +62,7 @@ func vipl_go_destroy_ptag(nh, h C.uintptr_t) C.int {
 }
 
 // tag returns the protection tag whose handle is at an address, a field of attributes. It returns
-// nil for NULL, which is a valid value, and ErrInvalidPtag for any other handle without a tag.
+// nil for NULL, a valid value, and ErrInvalidPtag for any other handle without a tag.
 func (n *nic) tag(at unsafe.Pointer) (*vi.Ptag, error) {
 	h := number(at)
 	if h == 0 {
@@ -75,7 +75,7 @@ func (n *nic) tag(at unsafe.Pointer) (*vi.Ptag, error) {
 	return t.p, nil
 }
 
-// number reads the handle at an address. Go must never treat the handle as a pointer, because its
+// number reads the handle at an address. Go must never treat the handle as a pointer, because the
 // value could point to freed memory.
 func number(at unsafe.Pointer) handle { return *(*handle)(at) }
 
@@ -89,8 +89,8 @@ func (n *nic) tagHandle(p *vi.Ptag) handle {
 }
 
 // memAttributes reads the memory attributes at a. If a is NULL, the result has no protection tag
-// and permits no RDMA by the peer. memAttributes sets Guarded, because a program may unmap memory
-// while it is registered.
+// and permits no RDMA by the peer. memAttributes sets Guarded, because a program may unmap
+// registered memory.
 func (n *nic) memAttributes(a *C.VIP_MEM_ATTRIBUTES) (vi.MemAttributes, error) {
 	m := vi.MemAttributes{Guarded: true, FaultBreaks: true}
 	if a == nil {
@@ -126,8 +126,8 @@ func vipl_go_register_mem(nh C.uintptr_t, addr C.uintptr_t, length C.VIP_ULONG, 
 	return C.VIP_SUCCESS
 }
 
-// region finds a region by its handle and the address of its first byte. It returns nil if there is
-// no such region.
+// region finds a region by the handle and the address of the first byte. It returns nil if there is
+// none.
 func region(nh C.uintptr_t, addr C.uintptr_t, mh C.VIP_MEM_HANDLE) (*nic, *vi.Region) {
 	n := nics.get(handle(nh))
 	if n == nil {

@@ -36,8 +36,8 @@ func vipl_go_ns_shutdown(nh C.uintptr_t) C.int {
 	return code(n.n.NSShutdown())
 }
 
-// text returns a copy of a C string. It does not use C.GoString, because that function reads past
-// the end of the string while it searches for the end, and memory checkers then complain.
+// text returns a copy of a C string. It does not use C.GoString, because GoString reads past the
+// end of the string in a search for the end, and memory checkers then complain.
 func text(s *C.char) string { return C.GoStringN(s, C.int(C.strlen(s))) }
 
 //export vipl_go_ns_by_name
@@ -57,9 +57,9 @@ func vipl_go_ns_by_name(nh C.uintptr_t, name *C.char, out *C.VIP_NET_ADDRESS, in
 }
 
 // byName returns the index-th address of a name. It skips addresses without the form of the NIC's
-// own, because a program has room for NicAddressLen bytes. It replaces an address of this host by
-// the NIC's, because programs on this host wait there, while resolvers return 127.0.1.1 or the
-// address of another interface for the host's own name.
+// own, because a program has room for NicAddressLen bytes. It replaces an address of the host
+// itself by the NIC's, because programs on the host wait there, while resolvers return 127.0.1.1 or
+// the address of another interface for the host's own name.
 func (n *nic) byName(name string, index int) ([]byte, error) {
 	var seen [][]byte
 	for i := 0; ; i++ {
@@ -78,8 +78,8 @@ func (n *nic) byName(name string, index int) ([]byte, error) {
 	}
 }
 
-// form converts a host part to the length of the NIC's own host part. It returns nil if that is not
-// possible.
+// form converts a host part to the length of the NIC's own host part. It returns nil if no
+// conversion is possible.
 func (n *nic) form(host []byte) []byte {
 	own, ok := (vi.Address{Host: n.attrs.LocalAddress}).AddrPort()
 	ap, ok2 := (vi.Address{Host: host}).AddrPort()
@@ -95,8 +95,9 @@ func (n *nic) form(host []byte) []byte {
 	return nil
 }
 
-// withPort adds the NIC's port to a host part of the same family without port. It does so only if
-// the NIC's own host part has a port. Programs assume that every host part has NicAddressLen bytes.
+// withPort adds the NIC's port to a host part of the same family without port. Without a port in
+// the NIC's own host part, nothing is added. Programs assume that every host part has NicAddressLen
+// bytes.
 func withPort(host []byte, ap, own netip.AddrPort) []byte {
 	if ap.Port() == 0 && ap.Addr().Is4() == own.Addr().Is4() && own.Port() != 0 {
 		return vi.IPAddress(netip.AddrPortFrom(ap.Addr(), own.Port()), "").Host
@@ -104,8 +105,8 @@ func withPort(host []byte, ap, own netip.AddrPort) []byte {
 	return host
 }
 
-// vipl_go_ns_by_addr writes the name of a host and its length, including the final 0. If there is
-// too little room, the length is the required one.
+// vipl_go_ns_by_addr writes the name of a host and the length, including the final 0. If there is
+// too little room, the length is the required length.
 //
 //export vipl_go_ns_by_addr
 func vipl_go_ns_by_addr(nh C.uintptr_t, addr *C.VIP_NET_ADDRESS, out *C.char, room *C.VIP_ULONG) C.int {

@@ -17,7 +17,7 @@ import (
 )
 
 // maxNICs is the number of NICs a process may have open. There must be a limit, because test
-// programs open NICs until one fails. [VIA 8.2]
+// programs open NICs until an open fails. [VIA 8.2]
 const maxNICs = 1024
 
 // A nic is an open NIC.
@@ -45,7 +45,7 @@ var opened struct {
 	opener *viplconf.Opener // guarded by mu; created for the first NIC
 }
 
-// opener returns the Opener and counts one more open NIC. The first call reads the configuration.
+// opener returns the Opener and counts another open NIC. The first call reads the configuration.
 // Beyond maxNICs the error is ErrResource.
 func opener() (*viplconf.Opener, error) {
 	opened.mu.Lock()
@@ -97,9 +97,9 @@ func vipl_go_open_nic(name *C.char, out *C.uintptr_t) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_close_nic closes a NIC and all its remaining objects. It waits until all Notify handlers
-// have returned. When a Notify handler calls it (inNotify is not 0), it does not wait, because it
-// would wait for itself.
+// vipl_go_close_nic closes a NIC and all remaining objects. It waits until all Notify handlers have
+// returned. In a call from a Notify handler (inNotify is not 0) there is no wait, because the
+// handler would wait for itself.
 //
 //export vipl_go_close_nic
 func vipl_go_close_nic(h C.uintptr_t, inNotify C.int) C.int {
@@ -140,7 +140,7 @@ func own[T any](n *nic, t *table[T], h handle) bool {
 	return true
 }
 
-// disown removes a handle before its NIC is closed. It returns false if the handle was not valid.
+// disown removes a handle before the NIC is closed. It returns false if the handle was not valid.
 func disown[T any](n *nic, t *table[T], h handle) bool {
 	if !t.remove(h) {
 		return false
@@ -186,7 +186,7 @@ func vipl_go_query_nic(h C.uintptr_t, out *C.VIP_NIC_ATTRIBUTES) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_gathers reports whether the NIC gathers sends posted one after the other.
+// vipl_go_gathers reports whether the NIC gathers sends from successive posts.
 //
 //export vipl_go_gathers
 func vipl_go_gathers(h C.uintptr_t) C.int {

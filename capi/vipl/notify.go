@@ -12,9 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// A dispatcher calls the handlers of one object, one after the other and in order, in a goroutine
-// that exists while there are calls. So a handler that waits delays only the calls of its own
-// object.
+// A dispatcher calls the handlers of an object in sequence, in a goroutine. The goroutine exists
+// only while there are calls. So a waiting handler delays only the calls of its own object.
 type dispatcher struct {
 	mu      sync.Mutex
 	calls   []func() // guarded by mu
@@ -48,7 +47,7 @@ func (d *dispatcher) run() {
 }
 
 // vipl_go_notify registers a handler for the next descriptor of a queue. If taken is not NULL, the
-// C half already holds that descriptor, and the handler is called with it at once.
+// C half already holds the descriptor, and the handler is called with taken at once.
 //
 //export vipl_go_notify
 func vipl_go_notify(h C.uintptr_t, recv C.int, context unsafe.Pointer, f C.vipl_notify, taken *C.VIP_DESCRIPTOR) C.int {
@@ -100,8 +99,8 @@ func vipl_go_cq_notify(h C.uintptr_t, context unsafe.Pointer, f C.vipl_cq_notify
 	}))
 }
 
-// vipl_go_error_callback sets the handler of asynchronous errors. If f is NULL, it restores the
-// default handler.
+// vipl_go_error_callback sets the handler of asynchronous errors. NULL for f restores the default
+// handler.
 //
 //export vipl_go_error_callback
 func vipl_go_error_callback(nh C.uintptr_t, context unsafe.Pointer, f C.vipl_error) C.int {
@@ -134,8 +133,8 @@ func errorObjects(d vi.ErrorDescriptor) (v handle, at unsafe.Pointer) {
 	return v, at
 }
 
-// defaultError is the handler of a program that has set none. It writes one line to the standard
-// error. [VIA 5.1]
+// defaultError is the handler of a program without its own. It writes a line to the standard error.
+// [VIA 5.1]
 func (n *nic) defaultError(d vi.ErrorDescriptor) {
 	v, _ := errorObjects(d)
 	complain("%s: %v (resource %d, VI %#x)", n.name, d.Code, d.Resource, uintptr(v))

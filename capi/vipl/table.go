@@ -7,9 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// A handle names an object to a program. It consists of an index into the table of its kind, the
-// kind, and a generation. The generation ensures that the handle of a removed object does not name
-// its successor. Handles are never pointers, so any value a program passes can be looked up safely.
+// A handle names an object to a program. It consists of an index into the table of the kind, the
+// kind, and a generation. The generation keeps the handle of a removed object from naming the
+// object's successor. Handles are never pointers, so any value a program passes can be looked up
+// safely.
 type handle uintptr
 
 const (
@@ -30,7 +31,7 @@ const (
 	chunks    = 1 << (indexBits - chunkBits)
 )
 
-// A table has the objects of one kind. Looking up a handle takes no lock.
+// A table has the objects of a kind. Looking up a handle takes no lock.
 type table[T any] struct {
 	kind handle
 
@@ -47,7 +48,7 @@ type slot[T any] struct {
 	v *T
 }
 
-// add stores v and returns its handle. It returns 0 if the table is full.
+// add stores v and returns a handle, or 0 if the table is full.
 func (t *table[T]) add(v *T) handle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,8 +94,8 @@ func (t *table[T]) at(h handle) *atomic.Pointer[slot[T]] {
 	return &c[i%chunkSize]
 }
 
-// remove invalidates a handle and reports whether it was valid. If several goroutines remove one
-// handle at the same time, only one of them gets true.
+// remove invalidates a handle and reports whether the handle was valid. If several goroutines
+// remove a handle at the same time, only one gets true.
 func (t *table[T]) remove(h handle) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,8 +111,8 @@ func (t *table[T]) remove(h handle) bool {
 	return true
 }
 
-// These are the tables of the process. They are package variables, the only ones of this module,
-// because a C program passes nothing but a handle.
+// These are the tables of the process. They are package variables, the only package variables of
+// the module, because a C program passes nothing but a handle.
 var (
 	nics  = table[nic]{kind: kindNIC}
 	ptags = table[ptag]{kind: kindPtag}

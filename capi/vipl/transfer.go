@@ -26,7 +26,7 @@ type descriptor struct {
 	segs [4]vi.Segment // enough for most descriptors
 }
 
-// A stock is a pool of unposted descriptors of one queue. Descriptors are taken and returned in
+// A stock is a pool of unposted descriptors of a queue. Descriptors are taken and returned in
 // batches.
 type stock struct {
 	mu   sync.Mutex
@@ -36,7 +36,8 @@ type stock struct {
 // maxStock is the largest number of descriptors in a stock.
 const maxStock = 256
 
-// take fills ds with descriptors of e from the stock. It makes new ones if the stock has too few.
+// take fills ds with descriptors of e from the stock. It makes new descriptors if the stock has too
+// few.
 func (s *stock) take(ds []*descriptor, e *endpoint, recv bool) {
 	s.mu.Lock()
 	n := min(len(ds), len(s.free))
@@ -52,7 +53,7 @@ func (s *stock) take(ds []*descriptor, e *endpoint, recv bool) {
 	}
 }
 
-// put returns reaped descriptors to the stock, except those beyond maxStock.
+// put returns reaped descriptors to the stock, up to maxStock.
 func (s *stock) put(ds []*vi.Descriptor) {
 	if len(ds) == 0 {
 		return
@@ -68,8 +69,8 @@ func (s *stock) put(ds []*vi.Descriptor) {
 	}
 }
 
-// stockOf returns the stock of the receive queue of e if recv is true, otherwise that of the send
-// queue.
+// stockOf returns the stock of the receive queue of e if recv is true, otherwise the stock of the
+// send queue.
 func (e *endpoint) stockOf(recv bool) *stock {
 	if recv {
 		return &e.stocks[1]
@@ -77,7 +78,7 @@ func (e *endpoint) stockOf(recv bool) *stock {
 	return &e.stocks[0]
 }
 
-// A controlSegment has the layout of a VIP_CONTROL_SEGMENT, and a segment that of any other
+// A controlSegment has the layout of a VIP_CONTROL_SEGMENT, and a segment the layout of any other
 // segment.
 type controlSegment struct {
 	next       uint64
@@ -98,11 +99,11 @@ type segment struct {
 
 const segmentSize = 16
 
-// descriptorSize is the size of a VIP_DESCRIPTOR, which is enough for most descriptors.
+// descriptorSize is the size of a VIP_DESCRIPTOR, enough for most descriptors.
 const descriptorSize = uint64(unsafe.Sizeof(controlSegment{})) + 2*segmentSize
 
 // read fills c from the program's descriptor at c.at. It returns false if the descriptor is
-// misaligned or not within the region mem. The caller guards the call, because reading that memory
+// misaligned or not within the region mem. The caller guards the call, because reading the memory
 // may fault. [VIA 5.3]
 func (c *descriptor) read(mem vi.MemHandle) bool {
 	addr := uint64(uintptr(c.at))
@@ -133,8 +134,8 @@ func (c *descriptor) fill(cs *controlSegment, n int) {
 	if op := d.Control.Op(); !c.recv && (op == vi.OpRDMAWrite || op == vi.OpRDMARead) {
 		if n == 0 {
 			// A descriptor without an address segment is malformed. The engine's descriptor always
-			// has one, so mark the error by a reserved bit, which the engine refuses. [VIA 3.4]
-			// [VIA-3.4-2]
+			// has an address segment, so mark the error by a reserved bit; the engine refuses
+			// reserved bits. [VIA 3.4] [VIA-3.4-2]
 			d.Control |= C.VIP_CONTROL_RESERVED
 		} else {
 			d.Remote = vi.RemoteSegment{Address: from[0].data, Handle: vi.MemHandle(from[0].handle)}
@@ -150,7 +151,7 @@ func (c *descriptor) fill(cs *controlSegment, n int) {
 
 // complete writes the result into the program's descriptor, the status last. It runs under the
 // queue's lock, before the descriptor can be taken. If the program has unmapped the descriptor,
-// complete starts a goroutine that reports the error. [VIA 3.3]
+// complete starts a goroutine to report the error. [VIA 3.3]
 func complete(d *vi.Descriptor) {
 	c := d.Context.(*descriptor)
 	err := regmem.Guard(func() {
@@ -168,9 +169,9 @@ func complete(d *vi.Descriptor) {
 	}
 }
 
-// vipl_go_post posts n descriptors in order. It also reaps up to max descriptors of a send queue
-// that are already complete, and returns their number in *ended. *isLong is set if one of the
-// posted descriptors is long. The C half calls it for one queue at a time.
+// vipl_go_post posts n descriptors in order. It also reaps up to max already complete descriptors
+// of a send queue, and returns their number in *ended. *isLong is set if a posted descriptor is
+// long. The C half never makes two calls for a queue at the same time.
 //
 //export vipl_go_post
 func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int, out *C.struct_vipl_ready, max C.int, ended, isLong *C.int) C.int {
@@ -190,7 +191,8 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int,
 		r = e.postAll(room[:k], ps[:k], isLong)
 		ps = ps[k:]
 	}
-	// Reap only if one is complete: a failing attempt would also receive from the connection.
+	// Reap only if a descriptor is complete: a failing attempt would also receive from the
+	// connection.
 	if max > 0 && room[0].d.Status()&vi.StatusDone != 0 {
 		got, _ := e.take(false, unsafe.Slice(out, max))
 		*ended = C.int(got)
@@ -201,7 +203,7 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int,
 // longSend is the least length in bytes of a long send, whose cost is dominated by the copy.
 const longSend = 64 << 10
 
-// postAll reads and posts the descriptors cs. A descriptor that read refuses is reported as an
+// postAll reads and posts the descriptors cs. A descriptor refused by read is reported as an
 // asynchronous error, and the others are posted.
 func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post, isLong *C.int) C.int {
 	var batch [16]*vi.Descriptor
@@ -229,7 +231,7 @@ func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post, isLong *C.
 	}
 }
 
-// post posts descriptors to the engine, which reports one that finds the queue full as an
+// post posts descriptors to the engine. The engine reports a descriptor beyond a full queue as an
 // asynchronous error. [VIA 5.3]
 func (e *endpoint) post(ds []*vi.Descriptor, recv bool) C.int {
 	for len(ds) > 0 {
@@ -251,7 +253,7 @@ func (e *endpoint) post(ds []*vi.Descriptor, recv bool) C.int {
 }
 
 // vipl_go_done reaps up to max completed descriptors of a queue. It polls several times before it
-// reports that there is none. Then *n is 0 and the result is the reason.
+// reports none. Then *n is 0 and the result is the reason.
 //
 //export vipl_go_done
 func vipl_go_done(h C.uintptr_t, recv, looks C.int, out *C.struct_vipl_ready, max C.int, n *C.int) C.int {
