@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In this file, the zone of an address is the number of its interface, as in a sockaddr, instead of
+// In this file, the zone of an address is the number of the interface, as in a sockaddr, instead of
 // the name.
 
 // sockaddr returns an address in the form for the kernel's calls.
@@ -36,8 +36,8 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// addrOf returns the address of one end of a TCP connection, with the zone as a number. If the
-// interface no longer exists, its name stays.
+// addrOf returns the address of an end of a TCP connection, with the zone as a number. If the
+// interface no longer exists, the name stays.
 func addrOf(end net.Addr) netip.AddrPort {
 	a := end.(*net.TCPAddr).AddrPort()
 	ip := a.Addr().Unmap()

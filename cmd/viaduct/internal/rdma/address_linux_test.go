@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// An address keeps its scope through sockets. Its zone is the number of the interface, even where
+// An address keeps the scope through sockets. The zone is the number of the interface, even where
 // Go uses the name.
 func TestAddressScope(t *testing.T) {
 	all, err := net.Interfaces()

@@ -8,7 +8,7 @@ import (
 
 const sysFstatat = unix.SYS_NEWFSTATAT
 
-// legacyPathCalls are the calls with a path that arm64 does not have.
+// legacyPathCalls are the calls with a path unknown to arm64.
 func legacyPathCalls() map[int]pathCall {
 	stat := func(s *Service, c *notify.Call, p place) { s.statPlace(c, p, c.Args[1]) }
 	return map[int]pathCall{
@@ -24,6 +24,6 @@ func legacyPathCalls() map[int]pathCall {
 	}
 }
 
-// compatExecs are the numbers of execve and execveat in 32-bit calls, which 64-bit programs can
-// make, too.
+// compatExecs are the numbers of execve and execveat in 32-bit calls. 64-bit programs can make
+// 32-bit calls, too.
 var compatExecs = []int{11, 358}

@@ -15,9 +15,9 @@ import (
 
 const pageSize = 4096
 
-// An arena is a memfd shared with a program. It holds the program's rings. A seal prevents that the
-// file is shortened, so that an access never faults. The program may write anything anywhere in the
-// file at any time.
+// An arena is a memfd shared with a program. It holds the program's rings. A seal prevents
+// shortening of the file, so that an access never faults. The program may write anything anywhere
+// in the file at any time.
 type arena struct {
 	fd    int
 	quota *ringQuota
@@ -28,7 +28,7 @@ type arena struct {
 	open [][]byte        // guarded by mu; mappings of the rings in use
 }
 
-// newArena makes an arena. theirs is a second open file description of its memfd, for the program.
+// newArena makes an arena. theirs is a second open file description of the memfd, for the program.
 // The caller must close theirs.
 func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	mem, err := unix.MemfdCreate("viaduct-uverbs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -49,7 +49,7 @@ func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 		return nil, -1, err
 	}
 	// A command written to a duplicate outside of the reserved range reaches the kernel. At the
-	// largest file offset, the kernel refuses it (EINVAL) instead of writing it into a ring.
+	// largest file offset, the kernel refuses the command (EINVAL) instead of writing to a ring.
 	if _, err := unix.Seek(theirs, math.MaxInt64, io.SeekStart); err != nil {
 		unix.Close(ours)
 		unix.Close(theirs)
@@ -58,8 +58,8 @@ func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	return &arena{fd: ours, quota: quota, free: map[int][]int64{}}, theirs, nil
 }
 
-// orphaned reports whether only this process has the file open: then the kernel grants a lease on
-// it. A mapping of the program counts as open.
+// orphaned reports whether only this process has the file open: then the kernel grants a lease. A
+// mapping of the program counts as open.
 func (a *arena) orphaned() bool {
 	if _, err := unix.FcntlInt(uintptr(a.fd), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		return false
@@ -68,7 +68,7 @@ func (a *arena) orphaned() bool {
 	return true
 }
 
-// ring maps n zeroed bytes of the file, rounded up to whole pages, and returns them with their
+// ring maps n zeroed bytes of the file, rounded up to whole pages, and returns the bytes with their
 // offset. The error is ENOMEM if the quota of rings is used up.
 func (a *arena) ring(n int) (b []byte, key int64, err error) {
 	n = (n + pageSize - 1) &^ (pageSize - 1)
@@ -90,8 +90,7 @@ func (a *arena) ring(n int) (b []byte, key int64, err error) {
 			a.size += pageSize // the page stays a hole and takes no memory
 		}
 		key = a.size
-		// All pages are allocated now, because an access to a page that cannot be allocated would
-		// fault.
+		// All pages are allocated now, because an access would fault without memory for the page.
 		if err := unix.Fallocate(a.fd, 0, key, int64(n)); err != nil {
 			return nil, 0, err
 		}
@@ -106,7 +105,7 @@ func (a *arena) ring(n int) (b []byte, key int64, err error) {
 	return b, key, nil
 }
 
-// drop unmaps a ring and frees its part of the file at the offset key. It does nothing after close.
+// drop unmaps a ring and frees the part of the file at the offset key. It does nothing after close.
 // This process must not access b afterwards.
 func (a *arena) drop(b []byte, key int64) {
 	a.mu.Lock()

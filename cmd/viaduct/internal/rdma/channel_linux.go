@@ -23,7 +23,7 @@ type channel struct {
 	unread []*notifier // guarded by mu; owners of the events that may be unread, oldest first
 }
 
-// newChannel makes a channel, and returns the reading end of its pipe, which the caller owns. The
+// newChannel makes a channel, and returns the reading end of the pipe, owned by the caller. The
 // reading end is in blocking mode, like the kernel's.
 func newChannel() (*channel, int, error) {
 	r, w, err := newPipe()
@@ -58,8 +58,8 @@ func (ch *channel) close() {
 	}
 }
 
-// giveChannel makes a channel, and gives the program its reading end as the descriptor n. If that
-// fails, giveChannel answers the command with an error and returns a nil ch.
+// giveChannel makes a channel, and gives the program the reading end as the descriptor n. After a
+// failure, giveChannel answers the command with an error and returns a nil ch.
 func (k *command) giveChannel() (ch *channel, n int) {
 	ch, theirs, err := newChannel()
 	if err != nil {
@@ -86,8 +86,8 @@ func (k *command) createCompChannel() {
 	k.answer(abi.Words(uint32(n)))
 }
 
-// addChannel records a completion channel. No event reports that the program has closed one.
-// Therefore addChannel removes the closed channels whenever their number has doubled.
+// addChannel records a completion channel. No event reports a close by the program. Therefore
+// addChannel removes the closed channels whenever their number has doubled.
 func (x *context) addChannel(ch *channel) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -111,15 +111,15 @@ func (ch *channel) orphaned() bool {
 }
 
 // withoutReader reports whether no process has the reading end of a pipe any more. w is the writing
-// end, or -1 for a closed one, for which the result is false.
+// end, or -1 for a closed end. The result for -1 is false.
 func withoutReader(w int) bool {
 	p := []unix.PollFd{{Fd: int32(w)}}
 	n, err := sock.Poll(p, 0)
 	return err == nil && n == 1 && p[0].Revents&unix.POLLERR != 0
 }
 
-// channel returns the completion channel of one of the program's descriptors, or nil if the
-// descriptor is no completion channel of this context.
+// channel returns the completion channel of a descriptor of the program, or nil if the descriptor
+// is no completion channel of the context.
 func (x *context) channel(c *notify.Call, number int32) *channel {
 	fd, err := c.Borrow(int(number))
 	if err != nil {

@@ -12,16 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Finding is the result of one test of Check. Good means that the test has passed. Warn means
-// that programs can be run, but with limits. Says describes the result, and Do the remedy, if there
-// is one.
+// A Finding is the result of a test of Check. Good is set if the test has passed. Warn is set if
+// programs can be run, but with limits. Says describes the result, and Do the remedy, if any.
 type Finding struct {
 	What       string
 	Good, Warn bool
 	Says, Do   string
 }
 
-// Check tests whether programs under a Service with these devices can run on this machine.
+// Check tests whether programs under a Service with the devices can run on this machine.
 func Check(devices []Device) []Finding {
 	all := []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(),
 		checkLibraries("/"), checkDevices("/")}
@@ -46,8 +45,8 @@ func checkLimit(get func(int, *unix.Rlimit) error) Finding {
 	return f
 }
 
-// checkNetlink opens a NETLINK_USERSOCK socket, because programs get one instead of RDMA's netlink
-// socket.
+// checkNetlink opens a NETLINK_USERSOCK socket, because programs get such a socket instead of
+// RDMA's netlink socket.
 func checkNetlink() Finding {
 	f := Finding{What: "netlink", Good: true, Says: "devices can be listed"}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_USERSOCK)
@@ -61,7 +60,7 @@ func checkNetlink() Finding {
 }
 
 // checkPayload reads and writes memory through /proc/self/mem, because a program's payload is
-// accessed through such a file.
+// accessed through /proc/PID/mem.
 func checkPayload() Finding {
 	f := Finding{What: "payload", Good: true, Says: "registered memory can be read and written"}
 	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -80,8 +79,8 @@ func checkPayload() Finding {
 	return f
 }
 
-// checkLease creates a memfd like that of an open device, and requests a lease on it. Such a lease
-// shows that the program has closed the device.
+// checkLease creates a memfd like the memfd of an open device, and requests a lease. A lease shows
+// the program's close of a device.
 func checkLease() Finding {
 	f := Finding{What: "rings", Good: true, Says: "queues can be shared with programs"}
 	a, theirs, err := newArena(&ringQuota{most: 1})
@@ -99,7 +98,7 @@ func checkLease() Finding {
 }
 
 // checkLibraries looks for the distribution's libraries below root. They are optional, because a
-// program may bring its own.
+// program may bring private copies.
 func checkLibraries(root string) Finding {
 	f := Finding{What: "libraries", Good: true,
 		Says: "libibverbs, librdmacm and the providers of siw and rxe are installed"}
@@ -124,7 +123,8 @@ func checkLibraries(root string) Finding {
 	return f
 }
 
-// checkDevices warns about RDMA devices of the kernel below root, because programs do not see them.
+// checkDevices warns about RDMA devices of the kernel below root, because programs do not see the
+// kernel's devices.
 func checkDevices(root string) Finding {
 	f := Finding{What: "kernel devices", Good: true, Says: "none"}
 	if all, err := os.ReadDir(filepath.Join(root, "sys/class/infiniband")); err == nil && len(all) > 0 {

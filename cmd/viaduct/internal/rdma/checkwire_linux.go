@@ -43,7 +43,8 @@ func checkWire(d Device) Finding {
 	return f
 }
 
-// portTaken returns why the UDP port of RoCEv2 cannot be opened at an address, or "" if it can.
+// portTaken returns why the UDP port of RoCEv2 cannot be opened at an address, or "" for a free
+// port.
 func portTaken(a netip.Addr) string {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, ib.Port)))
 	switch {

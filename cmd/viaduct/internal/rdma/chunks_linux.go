@@ -56,7 +56,7 @@ func (p *process) readAll(chunks []rxe.Chunk) int {
 }
 
 // writeAll writes the chunks in order, and returns the number of copied bytes. It returns 0 if the
-// process has ended, executes another program, or is not a child of this process.
+// process has ended, executes another program, or is no child of this process.
 func (p *process) writeAll(chunks []rxe.Chunk) int {
 	p.gate.RLock()
 	defer p.gate.RUnlock()
@@ -66,8 +66,8 @@ func (p *process) writeAll(chunks []rxe.Chunk) int {
 	return p.move(unix.SYS_PROCESS_VM_WRITEV, chunks)
 }
 
-// move copies chunks in order, up to vectorMost with one system call. It stops at the first error
-// or incomplete copy, and returns the number of copied bytes.
+// move copies chunks in order, up to vectorMost in a system call. It stops at the first error or
+// incomplete copy, and returns the number of copied bytes.
 func (p *process) move(nr uintptr, chunks []rxe.Chunk) (done int) {
 	const vectorMost = 32
 	var here [vectorMost]unix.Iovec

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A closeWatch reports that a stand-in may have been closed by the last process that had it. For a
-// memfd, inotify reports each close of an open file description, also of one that only a mapping
-// held. For a pipe, epoll reports the end of the last reader.
+// A closeWatch reports a possible close of a stand-in by the last process. For a memfd, inotify
+// reports each close of an open file description, also of a description held only by a mapping. For
+// a pipe, epoll reports the end of the last reader.
 type closeWatch struct {
 	pipes *os.File // an epoll instance with the pipes and inotify
 	files int      // an inotify instance
@@ -78,7 +78,7 @@ func (w *closeWatch) notify(f func()) {
 	}
 }
 
-// take removes all pending reports from the kernel, and returns whether there were any. If it
+// take removes all pending reports from the kernel, and returns whether there were any. If take
 // returns false, Read of the SyscallConn waits for the next report.
 func (w *closeWatch) take(epoll uintptr) bool {
 	var events [16]unix.EpollEvent

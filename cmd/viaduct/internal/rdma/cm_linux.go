@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A cmFile is an open rdma_cm file, an event channel of librdmacm. Its stand-in is the reading end
-// of a pipe that holds a byte as long as there are events.
+// A cmFile is an open rdma_cm file, an event channel of librdmacm. The stand-in is the reading end
+// of a pipe. The pipe holds a byte as long as there are events.
 type cmFile struct {
 	s       *Service
 	pid     uint32 // number of the process that opened the file
@@ -76,7 +76,7 @@ func (f *cmFile) release() {
 	f.w = -1
 }
 
-// A cmCommand is a command of rdma_cm that waits for its answer.
+// A cmCommand is an unanswered command of rdma_cm.
 type cmCommand struct {
 	*notify.Call
 	abi.CMRequest
@@ -86,7 +86,7 @@ type cmCommand struct {
 	count int64
 }
 
-// maxCMRequest bounds the bytes that are read of a command. All commands are shorter.
+// maxCMRequest bounds the bytes read of a command. All commands are shorter.
 const maxCMRequest = 1024
 
 func (f *cmFile) serve(c *notify.Call, fd int) {
@@ -140,21 +140,21 @@ var cmHandlers = map[abi.CMCommand]func(*cmCommand){
 	abi.CMSetOption:    (*cmCommand).setOption,
 	abi.CMNotify:       func(k *cmCommand) { k.done(k.idAt(0) != nil) },
 	abi.CMMigrateID:    (*cmCommand).migrateID,
-	// The newer forms are for addresses of InfiniBand. After this error, the library uses the
-	// commands above.
+	// The newer forms are for addresses of InfiniBand. After EINVAL, the library uses the commands
+	// above.
 	abi.CMQuery:       func(k *cmCommand) { k.Return(0, unix.EINVAL) },
 	abi.CMBind:        func(k *cmCommand) { k.Return(0, unix.EINVAL) },
 	abi.CMResolveAddr: func(k *cmCommand) { k.Return(0, unix.EINVAL) },
 }
 
 // Return answers the command. If a signal has interrupted the call, the thread gets the answer when
-// it repeats the call.
+// repeating the call.
 func (k *cmCommand) Return(value int64, errno unix.Errno) {
 	k.f.repeats.answer(k.Call, repeat{command: k.raw, value: value, errno: errno})
 }
 
-// done answers a command that has no response if ok is true. Otherwise idAt has already answered
-// the command.
+// done answers a command without a response if ok is true. Otherwise idAt has already answered the
+// command.
 func (k *cmCommand) done(ok bool) {
 	if ok {
 		k.Return(k.count, 0)
@@ -179,9 +179,9 @@ func (k *cmCommand) answer(at uint64, b abi.Body) bool {
 	return k.f.repeats.answer(k.Call, repeat{command: k.raw, value: k.count, response: []abi.Put{{At: at, Bytes: b}}})
 }
 
-// idAt returns the identifier whose number is in the body at an offset. If there is no such
-// identifier, or it belongs to another event channel, idAt answers the command with an error and
-// returns nil.
+// idAt returns the identifier whose number is in the body at an offset. If there is no identifier
+// with the number, or the identifier belongs to another event channel, idAt answers the command
+// with an error and returns nil.
 func (k *cmCommand) idAt(at int) *cmID {
 	id := k.f.s.cm.get(k.Body.U32(at))
 	switch {
@@ -196,8 +196,7 @@ func (k *cmCommand) idAt(at int) *cmID {
 }
 
 // post adds an event, and delivers it to a waiting call. If the event's identifier is destroyed,
-// post drops the event and returns false, because the event would name memory that the program has
-// freed.
+// post drops the event and returns false, because the event would name freed memory of the program.
 func (f *cmFile) post(e *cmEvent) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -227,8 +226,8 @@ func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 		k.Call.Return(0, unix.EFAULT)
 		return
 	}
-	// The state is updated before the program gets the event. Otherwise the program could find its
-	// descriptor still readable, and then wait for an event that never comes.
+	// The state is updated before the program gets the event. Otherwise the program could find the
+	// descriptor still readable, and then wait forever for an event.
 	f.events = f.events[1:]
 	e.of.delivered(e, true)
 	f.signalLocked(fd)
@@ -239,8 +238,8 @@ func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 	}
 }
 
-// settle repeats signalLocked, which fails for example if no descriptor is free. It returns false if
-// signalLocked has failed again, so that the next sweep must repeat it.
+// settle repeats signalLocked after a failure, for example when no descriptor was free. It returns
+// false if signalLocked has failed again, so that the next sweep must call settle again.
 func (f *cmFile) settle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -265,12 +264,12 @@ func (f *cmFile) signalLocked(fd int) {
 
 // takeByte removes the byte from a pipe without waiting, because the program may already have read
 // the byte. w is the writing end. fd is the reading end, possibly in blocking mode, or -1. takeByte
-// returns false if it cannot open the reading end.
+// returns false if the reading end cannot be opened.
 func takeByte(w, fd int) bool {
 	var b [1]byte
 	if fd >= 0 {
-		// Not every kernel supports RWF_NOWAIT for pipes, and none supports it for a pipe opened by
-		// name.
+		// Not every kernel supports RWF_NOWAIT for pipes, and none supports the flag for a pipe
+		// opened by name.
 		if _, err := unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT); err == nil || err == unix.EAGAIN {
 			return true
 		}
@@ -296,7 +295,7 @@ func (k *cmCommand) getEvent() {
 		k.Call.Return(0, unix.EAGAIN)
 		return
 	}
-	// Remove the calls that a signal has interrupted.
+	// Remove the calls interrupted by a signal.
 	still := f.waiting[:0]
 	for _, w := range f.waiting {
 		if w.Valid() {
@@ -306,7 +305,7 @@ func (k *cmCommand) getEvent() {
 	f.waiting = append(still, k)
 }
 
-// drop removes and returns the unread events of an identifier. These include the event that
+// drop removes and returns the unread events of an identifier. They include the event that
 // announced the identifier as a connection request.
 func (f *cmFile) drop(id *cmID) (dropped []*cmEvent) {
 	f.mu.Lock()

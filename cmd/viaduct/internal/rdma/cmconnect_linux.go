@@ -56,7 +56,7 @@ func (k *cmCommand) connect() {
 const connectTimeout = 60 * time.Second
 
 // depths returns the program's limits of incoming and outgoing Reads in the form of iwarp.Config:
-// at most maxReads, and -1 instead of 0, which would mean the default.
+// at most maxReads, and -1 instead of 0, because 0 would mean the default.
 func depths(p abi.ConnParam) (ird, ord int) {
 	ird, ord = int(p.IRD), int(p.ORD)
 	if ird == 0 {
@@ -68,8 +68,8 @@ func depths(p abi.ConnParam) (ird, ord int) {
 	return min(ird, maxReads), min(ord, maxReads)
 }
 
-// dial opens the connection of an identifier when its turn has come, and reports the result to the
-// program. bound is as for dialTCP.
+// dial opens the connection of an identifier when the turn t has come, and reports the result to
+// the program. bound is as for dialTCP.
 func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bound int, t turn) {
 	id.mu.Lock()
 	src, dst := id.src, id.dst
@@ -102,9 +102,9 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 	id.fail(err)
 }
 
-// dialTCP connects from src to dst. If bound is not negative, it is a socket that reserves the port
-// of src, and dialTCP closes it. Connections within this host use shared memory if the peer offers
-// it, unless the bytes are captured.
+// dialTCP connects from src to dst. A bound of at least 0 is a socket that reserves the port of
+// src, and dialTCP closes the socket. Connections within this host use shared memory if offered by
+// the peer, unless the bytes are captured.
 func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.AddrPort) (net.Conn, error) {
 	if bound >= 0 { // bound reserves the port while the dialer binds its own sockets to it
 		defer unix.Close(bound)
@@ -131,8 +131,8 @@ func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.Addr
 }
 
 // refusedFor is how long a refused connection is retried. Programs such as perftest's close a
-// listener and open it again between two connections, and rely on a peer that connects later than
-// that.
+// listener and open the listener again between two connections, and rely on a peer to connect after
+// the second opening.
 const refusedFor = 300 * time.Millisecond
 
 // fail reports to the program why the connection could not be made.
@@ -160,8 +160,8 @@ func (id *cmID) fail(err error) {
 }
 
 // connected attaches the stream to the queue pair, and reports the connection to the program. If
-// the queue pair is destroyed, in the error state or already connected, it closes the stream and
-// returns false. l may be nil. role is "dial" or "accept".
+// the queue pair is destroyed, in the error state or already connected, connected closes the stream
+// and returns false. l may be nil. role is "dial" or "accept".
 func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair, l *link, role string) bool {
 	ready := make(chan struct{})
 	gone := func() {
@@ -231,9 +231,9 @@ func (k *cmCommand) disconnect() {
 }
 
 // queuePair returns the queue pair with the number n for a stream of id, and the settings of the
-// stream. If it returns nil, it has answered the command with an error. A program could name a
-// queue pair of another program, because numbers are unique in the whole device. Such a queue pair
-// is refused: the peer of the stream could reach the memory of the other program.
+// stream. If the result is nil, queuePair has answered the command with an error. A program could
+// name a queue pair of another program, because numbers are unique in the whole device. Such a
+// queue pair is refused: the peer of the stream could reach the memory of the other program.
 func (k *cmCommand) queuePair(id *cmID, n uint32) (*queuePair, *iwarp.Config) {
 	q := id.dev.qp(n)
 	if q == nil || !q.x.openIn(k.Call, q.at) {

@@ -138,7 +138,7 @@ func (k *cmCommand) destroyID() {
 }
 
 // destroy closes the listener, the connection or the attempt to connect of the identifier, and
-// drops its unread events. A second call does nothing.
+// drops the unread events. A second call does nothing.
 func (id *cmID) destroy() {
 	if !id.s.cm.take(id) {
 		return
@@ -178,8 +178,8 @@ func (id *cmID) destroy() {
 	}
 }
 
-// newSocket opens a TCP socket and binds it to a. at is its address, with the port that the kernel
-// has chosen if a has none.
+// newSocket opens a TCP socket bound to a. at is the socket's address, with the port chosen by the
+// kernel if a has none.
 func newSocket(a netip.AddrPort, v6only bool) (fd int, at netip.AddrPort, err error) {
 	family := unix.AF_INET6
 	if a.Addr().Is4() {
@@ -219,9 +219,9 @@ func (k *cmCommand) bindIP() {
 	k.finish(id.bind(a))
 }
 
-// bind binds the identifier to an address and reserves its port, a free one for port 0. It returns
-// EINVAL if the identifier is already bound or destroyed, and ENODEV if no device serves the
-// address.
+// bind binds the identifier to an address and reserves the port, or a free port for port 0. It
+// returns EINVAL if the identifier is already bound or destroyed, and ENODEV if no device serves
+// the address.
 func (id *cmID) bind(a netip.AddrPort) unix.Errno {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -313,8 +313,8 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	if dev == nil {
 		return unix.ENODEV
 	}
-	// The identifier reserves its port here, because programs query the port before they connect.
-	// If no port is free for a bound socket, the connection may still find one.
+	// The identifier reserves a port here, because programs query the port before connecting. If no
+	// port is free for a bound socket, the connection may still find a port.
 	if id.state == cmIdle {
 		if e := id.bindLocked(netip.AddrPortFrom(from, 0)); e != 0 && e != unix.EADDRINUSE {
 			return e
@@ -325,7 +325,7 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	return 0
 }
 
-// sourceFor returns the local address from which the system would send to dst.
+// sourceFor returns the system's source address for packets to dst.
 func sourceFor(dst netip.AddrPort) (netip.Addr, error) {
 	family := unix.AF_INET6
 	if dst.Addr().Is4() {

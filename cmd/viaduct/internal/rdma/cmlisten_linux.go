@@ -73,7 +73,7 @@ func (id *cmID) listen(backlog int) unix.Errno {
 }
 
 // serve accepts the connections of a listener until the listener is closed. It bounds the number of
-// connections without a request yet, and the number of requests that the program has not read yet.
+// connections without a request yet, and the number of requests not read by the program yet.
 func (id *cmID) serve(l net.Listener) {
 	var arrivals turns
 	coming := make(chan struct{}, maxBacklog)
@@ -104,9 +104,9 @@ func (id *cmID) serve(l net.Listener) {
 	}
 }
 
-// arrival reads the request of a connection and reports it to the program. If too many requests
-// already wait for the program, arrival rejects the request. If no device serves the address, or
-// the request is invalid, arrival closes the connection.
+// arrival reads the request of a connection and reports the request to the program. If too many
+// requests already wait for the program, arrival rejects the request. If no device serves the
+// address, or the request is invalid, arrival closes the connection.
 func (id *cmID) arrival(nc net.Conn, t turn) {
 	local, remote := addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr())
 	dev := id.s.deviceFor(local.Addr())
@@ -166,7 +166,7 @@ func (k *cmCommand) accept() {
 		l := id.s.links.accept(route{id.dst, id.src}, q)
 		iw, err := r.accept(cfg, p.Private)
 		if err == nil {
-			// The command is answered first, because its thread may be the one that reads the
+			// The command is answered first, because the calling thread may be the reader of the
 			// event.
 			k.Return(k.count, 0)
 			if !id.connected(q, iw, l, "accept") {

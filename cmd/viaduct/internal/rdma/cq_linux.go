@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A completionQueue is a ring of completions that this process fills, and that the program empties
-// without system calls.
+// A completionQueue is a ring of completions. This process fills the ring, and the program empties
+// the ring without system calls.
 type completionQueue struct {
 	x          *context
 	userHandle uint64
@@ -72,14 +72,14 @@ func (k *command) createCQ() {
 	}
 }
 
-// control returns the word in which the program requests an event.
+// control returns the word where the program requests events.
 func (q *completionQueue) control() *uint32 {
 	return (*uint32)(unsafe.Pointer(&q.mem[int(q.n)*abi.CQELen]))
 }
 
-// push makes completions visible to the program, and sends an event if the program has requested
-// one. Completions that do not fit are dropped, and the first time an asynchronous event reports
-// that. After destroy, push does nothing.
+// push makes completions visible to the program, and sends an event if requested by the program.
+// Without room, completions are dropped, and an asynchronous event reports the first loss. After
+// destroy, push does nothing.
 func (q *completionQueue) push(cs ...abi.Completion) {
 	q.mu.Lock()
 	if q.mem == nil {
@@ -98,8 +98,8 @@ func (q *completionQueue) push(cs ...abi.Completion) {
 		q.at++
 		solicited = solicited || c.Solicited || c.Status != abi.WCSuccess
 	}
-	// The entries become visible before this word is read. The program, in turn, writes the word
-	// before it looks for entries. So at least one side sees the other's write.
+	// The entries become visible before the control word is read. The program, in turn, writes the
+	// word before looking for entries. So at least one side sees the other's write.
 	asked := atomic.LoadUint32(q.control())
 	if asked&abi.NotifyNext != 0 || asked&abi.NotifySolicited != 0 && solicited {
 		atomic.StoreUint32(q.control(), 0)

@@ -21,7 +21,7 @@ const (
 	uverbsMinor = 192
 )
 
-// Limits of a device. They are the limits of the kernel's siw, where siw has such a limit.
+// Limits of a device. They equal the limits of the kernel's siw, where siw has a limit.
 const (
 	maxQP     = 64 << 10
 	maxQPWR   = 32 << 10
@@ -83,8 +83,8 @@ func newDevice(s *Service, i int, d Device) *device {
 }
 
 // findInterface chooses the network interface of the device. A device with addresses gets the
-// interface of the first address, if there is one. Other devices get the first interface that is
-// up, is not loopback and has a hardware address, or else the first of all.
+// interface of the first address, if any. Other devices get the first interface that is up, is not
+// loopback and has a hardware address, or else the first of all.
 func (d *device) findInterface() {
 	all, _ := net.Interfaces()
 	var best *net.Interface
@@ -130,8 +130,8 @@ func (d *device) owns(a netip.Addr) bool {
 	return false
 }
 
-// deviceFor returns the iWARP device that serves a local address: the device with that address, or
-// else the device without a list of addresses. It returns nil if there is neither.
+// deviceFor returns the iWARP device for a local address: the device with the address, or else the
+// device without a list of addresses. It returns nil if there is neither.
 func (s *Service) deviceFor(a netip.Addr) *device {
 	var rest *device
 	for _, d := range s.devices {

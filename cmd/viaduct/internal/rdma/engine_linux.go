@@ -16,7 +16,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// An engine moves the work of a connected queue pair: entries of its send queue to the stream, and
+// An engine moves the work of a connected queue pair: entries of the send queue to the stream, and
 // completions of the stream to the completion queues. It sleeps when there is nothing to do. Only
 // then does the program have to ring the doorbell.
 type engine struct {
@@ -56,7 +56,7 @@ type engine struct {
 	gone      func()
 }
 
-// A posted is a send entry that waits for its completion.
+// A posted is a send entry waiting for completion.
 type posted struct {
 	id        uint64
 	op        abi.WROp
@@ -69,21 +69,21 @@ type posted struct {
 const (
 	closeTimeout = time.Second
 	engineSpin   = 20 * time.Microsecond
-	// lookAgain is the time after which a sleeping engine checks the ring once more, because the
-	// doorbell may be missing. The library writes its entry, and then rings only if the previous
-	// entry is no longer valid. Without a barrier between the two, the library's processor may
-	// check the previous entry before the engine frees it, and make the new entry visible only
-	// after the engine has checked the ring.
+	// lookAgain is the time until a sleeping engine checks the ring once more, because the doorbell
+	// may be missing. The library writes an entry, and then rings only if the previous entry is no
+	// longer valid. Without a barrier between the two, the library's processor may check the
+	// previous entry before the engine frees that entry, and make the new entry visible only after
+	// the engine has checked the ring.
 	lookAgain   = time.Millisecond
 	engineBatch = 64
-	// A batch of at least bulkBatch requests shows that the program does not wait for each request.
+	// A batch of at least bulkBatch requests shows a program that does not wait for each request.
 	// An engine without work then sleeps for the time doze and checks the ring itself, up to dozes
-	// times, before it makes the program ring. It does not spin, because on few processors the
-	// program could then not post.
+	// times, before requiring a doorbell. It does not spin, because on few processors the program
+	// could then not post.
 	bulkBatch = 8
 	doze      = 30 * time.Microsecond
 	dozes     = 10
-	// engineLast bounds the steps of an engine between the peer's close and its own, because a
+	// engineLast bounds the steps of an engine between the peer's close and the engine's, because a
 	// program may post without end.
 	engineLast = 4 * maxQPWR / engineBatch
 )
@@ -101,8 +101,8 @@ func (q *queuePair) config() (*iwarp.Config, error) {
 	return c, err
 }
 
-// start serves the queue pair over a stream that was made with config. It fails if the queue pair
-// is destroyed, in the error state, or already has a stream. Otherwise it calls gone once: after
+// start serves the queue pair over a stream made with config. It fails if the queue pair is
+// destroyed, in the error state, or already has a stream. Otherwise start calls gone once: after
 // the stream has ended and everything was flushed, or when the queue pair is destroyed. l may be
 // nil.
 func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
@@ -123,11 +123,11 @@ func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 	return nil
 }
 
-// close makes the engine end the stream in an orderly way. It does not wait for that.
+// close makes the engine end the stream in an orderly way. It does not wait for the end.
 func (e *engine) close() { e.closeOnce.Do(func() { close(e.closing) }) }
 
-// flush ends the stream for the error state: requests that have not begun, and later ones, complete
-// as flushed.
+// flush ends the stream for the error state: requests not begun, and later requests, complete as
+// flushed.
 func (e *engine) flush() {
 	e.flushing.Store(true)
 	e.close()
@@ -204,7 +204,7 @@ func (e *engine) run() {
 			continue
 		}
 		if e.broken && e.head == len(e.pending) {
-			// The entries before the invalid one are done.
+			// The entries before the invalid entry are done.
 			e.iw.Abort()
 			shut()
 		}
@@ -263,7 +263,7 @@ func (e *engine) run() {
 	}
 }
 
-// finish reports the completions of an ended stream until closed is closed. Then it flushes all
+// finish reports the completions of an ended stream until closed is closed. Then finish flushes all
 // other entries and calls gone. If the engine is detached meanwhile, finish returns at once.
 func (e *engine) finish(closed chan struct{}) {
 	for over := false; ; {
@@ -308,14 +308,15 @@ func (e *engine) finish(closed chan struct{}) {
 	e.gone()
 }
 
-// step does the available work, and reports whether there was any. armed means that the completion
-// queue will wake the engine: then the stream's own goroutine receives, and step does not poll it.
+// step does the available work, and reports whether there was any. armed is true if the completion
+// queue will wake the engine: then the stream's own goroutine receives, and step does not poll the
+// stream.
 func (e *engine) step(armed bool) bool {
 	took := e.take()
 	return e.complete(armed) || took
 }
 
-// heldFor is how soon an entry that had to wait is tried again.
+// heldFor is the pause before another attempt of a waiting entry.
 const heldFor = 100 * time.Microsecond
 
 // awaits reports whether a completion will wake the engine before the next request can start, so
@@ -323,7 +324,7 @@ const heldFor = 100 * time.Microsecond
 func (e *engine) awaits() bool { return e.head < len(e.pending) && e.reads == 0 && !e.broken }
 
 // fetch takes up to room entries from the send queue as the next batch. If the batch has several
-// entries, fetch reads the payload of the short ones with one call.
+// entries, fetch reads the payload of the short entries with a single call.
 func (e *engine) fetch(room int) {
 	e.batch, e.at, e.alone = e.batch[:0], 0, 0
 	var raw [abi.SQELen]byte
@@ -347,8 +348,8 @@ func (e *engine) posted(s *abi.SendEntry) posted {
 		solicited: s.Flags&abi.Solicited != 0}
 }
 
-// take executes entries of the send queue over the link, or posts them to the stream. It reports
-// whether there were any.
+// take executes entries of the send queue over the link, or posts the entries to the stream. It
+// reports whether there were any.
 func (e *engine) take() bool {
 	room := int(e.q.sq.n) - (len(e.pending) - e.head)
 	if e.broken || room <= 0 {
@@ -413,8 +414,8 @@ func (e *engine) take() bool {
 	return e.at > begin
 }
 
-// flushBatch marks the fetched entries as flushed, so that they complete in order. It reports
-// whether there were any.
+// flushBatch marks the fetched entries as flushed, for completion in order. It reports whether
+// there were any.
 func (e *engine) flushBatch() bool {
 	n := len(e.batch) - e.at
 	for ; e.at < len(e.batch); e.at++ {
@@ -425,8 +426,8 @@ func (e *engine) flushBatch() bool {
 	return n > 0
 }
 
-// carryWrites executes the next Writes as one if they are adjacent in the peer's memory and their
-// payload was already read. It returns their number, or 0 if they must be executed one by one.
+// carryWrites executes the next Writes together if adjacent in the peer's memory and if the payload
+// was already read. It returns their number, or 0 if the Writes must be executed separately.
 func (e *engine) carryWrites() int {
 	if e.at < e.alone {
 		return 0
@@ -459,8 +460,8 @@ func (e *engine) carryWrites() int {
 	return n
 }
 
-// carry executes an entry over the link, and completes it. An entry that waits for a receive longer
-// than notReadyFor is posted to the stream, which then ends.
+// carry executes and completes an entry over the link. An entry waiting for a receive longer than
+// notReadyFor is posted to the stream. The stream then ends.
 func (e *engine) carry(t *taken, p *posted) carriage {
 	s := &t.entry
 	c := e.carrier.carry(e.link, e.q, s, t.payload(), e.iw.ORD() > 0, func() {
@@ -490,8 +491,8 @@ func (e *engine) carry(t *taken, p *posted) carriage {
 }
 
 // refused marks the last n requests in pending as not posted: the first gets a protection error,
-// the others are flushed. If err means that the stream has ended, all are flushed. An invalid entry
-// that follows them is flushed, too.
+// the others are flushed. If err reports the end of the stream, all are flushed. An invalid entry
+// after the n entries is flushed, too.
 func (e *engine) refused(n int, err error) {
 	at := len(e.pending) - n
 	if at > e.head && e.pending[len(e.pending)-1].status != abi.WCSuccess {
@@ -507,7 +508,7 @@ func (e *engine) refused(n int, err error) {
 }
 
 // request converts an entry to a request of the stream. sg is the memory for the list of segments.
-// If status is not WCSuccess, the entry cannot be posted and must complete with that status.
+// If status is not WCSuccess, the entry cannot be posted and must complete with status.
 func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.WCStatus) {
 	s := &t.entry
 	wr.Fence = s.Flags&abi.ReadFence != 0
@@ -555,7 +556,7 @@ func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.
 // if there were none. armed has the same meaning as for step.
 func (e *engine) complete(armed bool) bool {
 	any := false
-	// Entries that were not posted complete when those before them have completed.
+	// Unposted entries complete after all earlier entries.
 	for e.head < len(e.pending) && e.pending[e.head].status != abi.WCSuccess {
 		p := &e.pending[e.head]
 		e.emit(p, p.status, 0)
@@ -605,9 +606,9 @@ func (e *engine) complete(armed bool) bool {
 const sentSoon = 100 * time.Microsecond
 
 // awaitSent waits up to sentSoon for the completion of the only outstanding request before a
-// received message is reported, because the message may be the answer to that request. The peer can
-// be faster than the return of our send, and ib_send_lat -e checks only once, after the answer,
-// whether its request has completed. e.cs already holds n completions; awaitSent returns their new
+// received message is reported, because the message may be the answer to the request. The peer can
+// be faster than the return of our send, and ib_send_lat -e checks only once, after the answer, for
+// the completion of the request. e.cs already holds n completions; awaitSent returns their new
 // number.
 func (e *engine) awaitSent(n int) int {
 	if n == 0 || n == len(e.cs) || len(e.pending)-e.head != 1 {

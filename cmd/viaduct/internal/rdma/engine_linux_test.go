@@ -17,10 +17,10 @@ import (
 	"viaduct/iwarp"
 )
 
-// patience bounds waits for events that must happen, even on a busy machine.
+// patience bounds waits for certain events, even on a busy machine.
 const patience = 30 * time.Second
 
-// connectedPair returns a connected queue pair and its peer.
+// connectedPair returns a connected queue pair and the peer.
 func connectedPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	t.Helper()
 	x := testContext(t)
@@ -63,7 +63,7 @@ func connectedPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	return q, peer
 }
 
-// busyPair returns a connected queue pair whose program posts without end, and its peer.
+// busyPair returns a connected queue pair whose program posts without end, and the peer.
 func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	t.Helper()
 	q, peer = connectedPair(t)
@@ -82,7 +82,7 @@ func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 			}
 			for range 100 {
 				for i := range n {
-					// A Write of no bytes, which is not signalled.
+					// An unsignalled Write of no bytes.
 					atomic.StoreUint32(word(ring.slot(i)), abi.Valid|abi.Inline|uint32(abi.WROpWrite)<<24)
 				}
 			}
@@ -92,7 +92,7 @@ func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	return q, peer
 }
 
-// The posted receives of a killed program are flushed, although its memory disappears before its
+// The posted receives of a killed program are flushed, although the memory disappears before the
 // connection.
 func TestEngineKilled(t *testing.T) {
 	gone := deadMemory(t)
@@ -131,7 +131,7 @@ func TestEngineKilled(t *testing.T) {
 	}
 }
 
-// A Send may arrive after its queue pair was destroyed, while posted requests of the program are
+// A Send may arrive after the queue pair was destroyed, while posted requests of the program are
 // still in flight. The peer then sees the end of the connection, not a Terminate.
 func TestEngineLateSend(t *testing.T) {
 	q, peer := connectedPair(t)
@@ -146,7 +146,7 @@ func TestEngineLateSend(t *testing.T) {
 	}
 }
 
-// deadMemory returns the memory of a process that has ended.
+// deadMemory returns the memory of an ended process.
 func deadMemory(t *testing.T) *memory {
 	t.Helper()
 	c := exec.Command("cat")
@@ -179,7 +179,7 @@ func within(t *testing.T, what string, f func()) {
 }
 
 // A queue pair whose program posts without end can be destroyed and disconnected, also after the
-// peer has closed its direction.
+// peer's half-close.
 func TestEngineBusy(t *testing.T) {
 	t.Run("destroy", func(t *testing.T) {
 		q, peer := busyPair(t)
@@ -282,8 +282,8 @@ func (q *queuePair) engineOf() *engine {
 	return q.engine
 }
 
-// Destroying a connected queue pair ends its connection. The connection manager gets one event, as
-// after a close by the peer.
+// Destroying a connected queue pair ends the connection. The connection manager gets a single
+// event, as after a close by the peer.
 func TestEngineDetached(t *testing.T) {
 	for _, over := range []bool{false, true} {
 		q, peer := connectedPair(t)

@@ -13,8 +13,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// If a part of the arena cannot be mapped, the next ring uses it again, so that a program that
-// repeats the command does not make the file grow.
+// If a part of the arena cannot be mapped, the next ring uses the part again, so that repeated
+// commands do not make the file grow.
 func TestArenaUnmapped(t *testing.T) {
 	a, theirs, err := newArena(&ringQuota{most: 100})
 	if err != nil {
@@ -22,7 +22,7 @@ func TestArenaUnmapped(t *testing.T) {
 	}
 	defer a.close()
 	defer unix.Close(theirs)
-	// The program can do this.
+	// The program can add a seal, too.
 	if _, err := unix.FcntlInt(uintptr(theirs), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err != nil {
 		t.Skipf("SKIPPED: the kernel has no such seal: %v", err)
 	}
@@ -36,7 +36,7 @@ func TestArenaUnmapped(t *testing.T) {
 	}
 }
 
-// No ring has offset 0, which means to the provider that there is no ring.
+// No ring has the offset NoKey, because NoKey means to the provider: there is no ring.
 func TestArenaNoKey(t *testing.T) {
 	for _, n := range []int{pageSize, abi.NoKey} {
 		a, theirs, err := newArena(&ringQuota{most: 1 << 20})
@@ -59,8 +59,7 @@ func TestArenaNoKey(t *testing.T) {
 	}
 }
 
-// An event that arrives after its identifier was destroyed is not delivered. Its connection request
-// is refused.
+// An event for a destroyed identifier is not delivered. The event's connection request is refused.
 func TestEventAfterDestroy(t *testing.T) {
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}}
 	r, w, err := newPipe()
@@ -85,7 +84,7 @@ func TestEventAfterDestroy(t *testing.T) {
 }
 
 // A device has at most the announced number of objects in all contexts together, and accepts new
-// ones when others are gone.
+// objects when others are gone.
 func TestDeviceLimits(t *testing.T) {
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}, log: slog.New(slog.DiscardHandler)}
 	d := newDevice(s, 0, Device{Name: "siw0"})
@@ -131,8 +130,8 @@ func TestDeviceLimits(t *testing.T) {
 	}
 }
 
-// If no descriptor is free when an event is dropped, its byte stays in the pipe. It is removed as
-// soon as a descriptor is free.
+// If no descriptor is free when an event is dropped, the event's byte stays in the pipe. The byte
+// is removed as soon as a descriptor is free.
 func TestCMSignalWithoutDescriptors(t *testing.T) {
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}}
 	r, w, err := newPipe()

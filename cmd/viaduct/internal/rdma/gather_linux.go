@@ -8,7 +8,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A taken is an entry that was taken from a send queue, and not executed or posted yet.
+// A taken is an entry taken from a send queue, and not executed or posted yet.
 type taken struct {
 	entry abi.SendEntry
 	valid bool
@@ -16,7 +16,7 @@ type taken struct {
 	buf   *gathered // the buffer that holds data; nil without data
 }
 
-// payload returns the payload that was read already: all of it, or nil.
+// payload returns the payload read already: the whole payload, or nil.
 func (t *taken) payload() []byte {
 	if t.valid && t.entry.Flags&abi.Inline != 0 {
 		return t.entry.Inline[:t.entry.SGE[0].Length]
@@ -30,11 +30,11 @@ type gathered struct {
 	uses int // requests of the stream whose payload is in the buffer
 }
 
-// gatherEach is the longest payload that is read together with others. For longer ones, one more
-// system call does not matter.
+// gatherEach is the longest payload read together with others. For longer payloads, another system
+// call does not matter.
 const gatherEach = 1024
 
-// A gatherer reads the payload of several short requests with one system call. Three kinds of
+// A gatherer reads the payload of several short requests with a single system call. Three kinds of
 // requests are handled as without a gatherer: long requests, requests with invalid memory or
 // rights, and requests after a Read. So an invalid request fails alone, with a separate status.
 type gatherer struct {
@@ -47,8 +47,8 @@ type gatherer struct {
 	calls, requests int // numbers of reads, and of the requests read, for Explain
 }
 
-// gather reads the payload of the short requests of a batch with one call. The data of all other
-// requests stays nil.
+// gather reads the payload of the short requests of a batch with a single call. The data of all
+// other requests stays nil.
 func (g *gatherer) gather(q *queuePair, batch []taken) {
 	g.remote, g.list = g.remote[:0], g.list[:0]
 	var from *process
@@ -127,7 +127,7 @@ func (g *gatherer) hold(r *region) bool {
 }
 
 // read reads all segments, and assigns the bytes to the requests. If memory is missing, the request
-// and the later ones get no data.
+// and the later requests get no data.
 func (g *gatherer) read(from *process, total int) {
 	b := g.room(total)
 	g.calls++
@@ -176,7 +176,7 @@ func (g *gatherer) room(n int) *gathered {
 	return g.buf
 }
 
-// done records that the stream no longer needs the payload of one request in b, which may be nil.
+// done records the end of the stream's need for the payload of a request in b. b may be nil.
 func (g *gatherer) done(b *gathered) {
 	if b == nil {
 		return

@@ -18,7 +18,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// ownProcess returns this process in the role of a program that registers memory.
+// ownProcess returns this process in the role of a program with registered memory.
 func ownProcess(t *testing.T, ps *processes) *process {
 	t.Helper()
 	return processByNumber(t, ps, os.Getpid())
@@ -35,7 +35,7 @@ func processByNumber(t *testing.T, ps *processes, pid int) *process {
 	return p
 }
 
-// batchOf returns entries of Writes, each with the parts of one list.
+// batchOf returns entries of Writes, each with the parts of a list.
 func (e *linkEnd) batchOf(lists ...[]part) []taken {
 	batch := make([]taken, len(lists))
 	for i, parts := range lists {
@@ -47,8 +47,8 @@ func (e *linkEnd) batchOf(lists ...[]part) []taken {
 	return batch
 }
 
-// TestGather: one call reads the payload of all requests that are valid, short and not after a
-// Read, whatever is wrong with the others.
+// TestGather: a single call reads the payload of all valid and short requests before any Read,
+// whatever is wrong with the others.
 func TestGather(t *testing.T) {
 	a, _ := linkedPair(t, true)
 	fill(a)
@@ -102,8 +102,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestGatherBuffers checks that a buffer is reused once the stream needs the payload of no request
-// in it, and not earlier.
+// TestGatherBuffers: a buffer is reused once the stream needs the payload of no request in the
+// buffer, and not earlier.
 func TestGatherBuffers(t *testing.T) {
 	a, _ := linkedPair(t, true)
 	fill(a)
@@ -140,9 +140,9 @@ func TestGatherBuffers(t *testing.T) {
 	}
 }
 
-// A request whose memory is gone fails alone and with its own status, although its payload would
-// have been read together with others. The requests before it complete, and no byte of the others
-// is lost or changed.
+// A request whose memory is gone fails alone and with a separate status, although the payload would
+// have been read together with others. The earlier requests complete, and no byte of the others is
+// lost or changed.
 func TestGatherFault(t *testing.T) {
 	const n, bad = 12, 7 // the completion queue has 16 entries
 	for _, linked := range []bool{false, true} {
@@ -191,8 +191,7 @@ func TestGatherFault(t *testing.T) {
 	}
 }
 
-// Writes that are adjacent in the peer's memory are executed as one, up to the first that is not
-// allowed.
+// Writes adjacent in the peer's memory are executed together, up to the first forbidden Write.
 func TestLinkWrites(t *testing.T) {
 	a, b := linkedPair(t, true)
 	fill(a, b)
@@ -220,7 +219,7 @@ func TestLinkWrites(t *testing.T) {
 	}
 }
 
-// The number of a process that executes another program, or has ended, is not used any more.
+// The number of a process is not used any more after an exec or the end of the process.
 func TestProcess(t *testing.T) {
 	var ps processes
 	src := []byte("the payload of a request")
@@ -259,12 +258,12 @@ func TestProcess(t *testing.T) {
 		t.Error("a process that runs does not live")
 	}
 	in.Close()
-	// The process has ended and was not waited for, so that its number cannot be used again yet.
+	// The process has ended and was not waited for, so that the number cannot be used again yet.
 	within(t, "its end", func() {
 		for p.lives() {
 		}
 	})
-	// Pretend that another process has the number. Bytes read from that process are discarded.
+	// Pretend that another process has the number. Bytes read from the other process are discarded.
 	p.pid = os.Getpid()
 	clear(to)
 	if n := p.read(to, at); n != 0 {
@@ -273,8 +272,8 @@ func TestProcess(t *testing.T) {
 	c.Wait()
 }
 
-// Long payload is moved by the number of the process if that is allowed, and otherwise, or if
-// memory is missing, like short payload.
+// Long payload is moved by the number of the process if allowed, and otherwise, or if memory is
+// missing, like short payload.
 func TestMoveLong(t *testing.T) {
 	a, _ := linkedPair(t, true)
 	m := a.whole.mem

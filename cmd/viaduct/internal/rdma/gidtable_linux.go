@@ -14,14 +14,14 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A gidTable holds the addresses of a port by index. It only grows: an address its interface has
-// lost keeps its index, because programs remember indexes, and some give up at a missing one.
+// A gidTable holds the addresses of a port by index. It only grows: a lost address of an interface
+// keeps the index, because programs remember indexes, and some give up at a missing index.
 type gidTable struct {
 	mu  sync.RWMutex
 	all []gidEntry // guarded by mu; entries do not change
 }
 
-// entries returns the table, which callers must not change.
+// entries returns the table. Callers must not change the table.
 func (t *gidTable) entries() []gidEntry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -34,7 +34,7 @@ func (t *gidTable) add(more ...gidEntry) {
 	t.all = append(t.all[:len(t.all):len(t.all)], more...)
 }
 
-// lacking returns the entries of a list that are not in the table.
+// lacking returns the entries of a list missing in the table.
 func (t *gidTable) lacking(now []gidEntry) (new []gidEntry) {
 	had := t.entries()
 	for _, g := range now {
@@ -54,7 +54,7 @@ func gidFiles(i int, g gidEntry) []sysFile {
 	}
 }
 
-// watchAddresses adds new addresses of interfaces to the devices that have the addresses of all
+// watchAddresses adds new addresses of interfaces to the devices with the addresses of all
 // interfaces, until the service ends.
 func (s *Service) watchAddresses() {
 	if !slices.ContainsFunc(s.devices, (*device).followsInterfaces) {
@@ -98,7 +98,7 @@ func unixErrno(err error) unix.Errno {
 }
 
 // followsInterfaces reports whether the device has the addresses of all interfaces, including later
-// ones.
+// addresses.
 func (d *device) followsInterfaces() bool { return d.is == roce && len(d.addrs) == 0 }
 
 // addAddresses adds new addresses of interfaces to the devices, and notifies programs. It first

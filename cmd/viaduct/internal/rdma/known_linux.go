@@ -10,14 +10,14 @@ import (
 	"viaduct/internal/notify"
 )
 
-// known caches the descriptors of uverbs files by the program's numbers for them. To get, check and
-// close a copy of a descriptor takes three system calls. kcmp checks in one call whether the number
+// known caches the descriptors of uverbs files by the program's numbers. To get, check and close a
+// copy of a descriptor takes three system calls. kcmp checks in a single call whether the number
 // still refers to the same file. The check is needed for every command, because close, dup2 and
 // exec change descriptors without a notification.
 //
-// A cached descriptor keeps its file open, like one of the program. Therefore Sweep empties the
-// cache before it looks for files no process has. Files of rdma_cm are not cached: epoll would
-// still report a file the program has closed, while it is open elsewhere.
+// A cached descriptor keeps the file open, like a descriptor of the program. Therefore Sweep
+// empties the cache before searching for files no process has. Files of rdma_cm are not cached:
+// epoll would still report a file closed by the program, while the file is open elsewhere.
 type known struct {
 	pid     int // number of this process
 	numbers numbers
@@ -32,8 +32,8 @@ type knownFile struct {
 	x  *context
 }
 
-// begin returns the context that a number of the calling process refers to, and counts the call in
-// the context's calls. It returns nil if the context is not cached.
+// begin returns the context a number of the calling process refers to, and counts the call in the
+// context's calls. It returns nil if the context is not cached.
 func (k *known) begin(c *notify.Call, number int) *context {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,7 +55,7 @@ func (k *known) begin(c *notify.Call, number int) *context {
 }
 
 // keep caches fd, a copy of the program's descriptor number, for the context x. It owns fd, and
-// closes fd at once if kcmp is not available or the number is not a reserved one.
+// closes fd at once if kcmp is not available or the number is not reserved.
 func (k *known) keep(number, fd int, x *context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A cached file is found as long as the number refers to it in the calling thread, whatever has
-// happened to the number. The cache is empty after drop.
+// A cached file is found as long as the number refers to the file in the calling thread, whatever
+// has happened to the number. The cache is empty after drop.
 func TestKnown(t *testing.T) {
 	k := &known{pid: os.Getpid(), numbers: newNumbers(1024)}
 	file := func(number int) {
@@ -29,8 +29,8 @@ func TestKnown(t *testing.T) {
 	}
 	const at = firstLow + 3
 	x := &context{}
-	// Each case runs in a thread that ends with its goroutine, because it gives the thread a
-	// descriptor table of its own.
+	// Each case runs in a thread that ends with the case's goroutine, because the case gives the
+	// thread a separate descriptor table.
 	var in func(f func(c *notify.Call))
 	in = func(f func(c *notify.Call)) {
 		done := make(chan struct{})

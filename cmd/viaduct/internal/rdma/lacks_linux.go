@@ -4,8 +4,8 @@ package rdma
 
 import "viaduct/cmd/viaduct/internal/rdma/abi"
 
-// Features of RDMA that iWARP does not have. The program gets the error of the kernel's driver,
-// which only means that something is not possible. The user gets a line that names the feature.
+// Features of RDMA absent from iWARP. The program gets the error of the kernel's driver. The error
+// says only: not possible. The user gets a line with the name of the feature.
 
 // A lack is a missing feature, with a remedy for the user.
 type lack struct{ what, instead string }
@@ -41,8 +41,8 @@ var (
 	lacksConnector = lack{"a queue pair that is connected without rdma_cm", useRDMCM}
 )
 
-// lacks reports to the user a feature that the program requested and the device does not have. The
-// zero lack is not reported.
+// lacks reports to the user a feature the program requested and the device does not have. The zero
+// lack is not reported.
 func (k *command) lacks(l lack) {
 	if l.what == "" {
 		return
@@ -51,8 +51,8 @@ func (k *command) lacks(l lack) {
 		k.x.dev.found.Name, l.what, k.x.dev.is.kind, l.instead)
 }
 
-// lacksDatagrams reports to the user that rdma_cm has no device for datagrams, unless there is a
-// RoCE device.
+// lacksDatagrams reports to the user the lack of a device for datagrams in rdma_cm, unless there is
+// a RoCE device.
 func (s *Service) lacksDatagrams(tid int) {
 	for _, d := range s.devices {
 		if d.is != siw {
@@ -63,9 +63,9 @@ func (s *Service) lacksDatagrams(tid int) {
 		programName(tid), useRoCE)
 }
 
-// lackOfRights reports memory that is registered for atomic operations on an iWARP device, which
-// has none. Libraries request this right along with Writes, whether or not they need it. Only a
-// request without Writes is reported to the user; the others are just explained.
+// lackOfRights reports memory registered for atomic operations on an iWARP device. iWARP has no
+// atomic operations. Libraries request the right along with Writes, needed or not. Only a request
+// without Writes is reported to the user; the others are just explained.
 func (k *command) lackOfRights(access uint32) {
 	switch {
 	case access&abi.AccessRemoteAtomic == 0 || k.x.dev.is != siw:

@@ -10,10 +10,10 @@ import (
 	"viaduct/samehost"
 )
 
-// A link joins two connected queue pairs that this service both serves. It executes requests by
-// copying directly from one program's memory to the other's; the stream stays idle. Invalid
-// requests and the end of the connection are left to the stream, so that both programs get the same
-// errors as between two hosts. The link is then cut, and carries nothing any more.
+// A link joins two connected queue pairs, both served by this service. It executes requests by
+// copying directly between the programs' memories; the stream stays idle. Invalid requests and the
+// end of the connection are left to the stream, so that both programs get the same errors as
+// between two hosts. The link is then cut, and carries nothing any more.
 type link struct {
 	ends [2]*queuePair
 
@@ -22,7 +22,7 @@ type link struct {
 	over    bool         // guarded by mu; cut was called
 }
 
-// start records that one end has an engine. The link carries nothing before both ends have one. l
+// start records the engine of an end. The link carries nothing before both ends have an engine. l
 // may be nil.
 func (l *link) start() {
 	if l == nil {
@@ -33,7 +33,7 @@ func (l *link) start() {
 	l.mu.Unlock()
 }
 
-// cut ends the use of the link, which may be nil. When it returns, all requests in progress are
+// cut ends the use of the link, unless l is nil. When cut returns, all requests in progress are
 // done.
 func (l *link) cut() {
 	if l == nil {
@@ -51,16 +51,16 @@ func (l *link) peerOf(q *queuePair) *queuePair {
 	return l.ends[0]
 }
 
-// links finds the connections whose two ends this service both serves.
+// links finds the connections with both ends served by this service.
 type links struct {
 	mu    sync.Mutex
 	dials map[route]*dialled // guarded by mu
 }
 
-// A route is the pair of addresses of a connection, seen from the side that dialled.
+// A route is the pair of addresses of a connection, seen from the dialling side.
 type route struct{ from, to netip.AddrPort }
 
-// A dialled is a connection that was dialled here, and was not answered yet.
+// A dialled is a connection dialled here, and not answered yet.
 type dialled struct {
 	q    *queuePair
 	link *link // set when the accepting side is served here, too
@@ -70,7 +70,7 @@ type dialled struct {
 // bytes must be visible on TCP.
 func (s *Service) linked() bool { return s.opt.WrapConn == nil && s.opt.SameHost != samehost.Off }
 
-// dial records a connection that is being dialled for q.
+// dial records a connection in set-up for q.
 func (ls *links) dial(r route, q *queuePair) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -80,9 +80,9 @@ func (ls *links) dial(r route, q *queuePair) {
 	ls.dials[r] = &dialled{q: q}
 }
 
-// accept makes the link of a connection that is accepted for q. It returns nil if the connection
-// was not dialled here, or already has a link. It must be called before the answer is sent, because
-// the dialling end calls answered when it gets the answer.
+// accept makes the link of a connection accepted for q. It returns nil if the connection was not
+// dialled here, or already has a link. It must be called before the answer is sent, because the
+// dialling end calls answered as soon as the answer arrives.
 func (ls *links) accept(r route, q *queuePair) *link {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -94,8 +94,8 @@ func (ls *links) accept(r route, q *queuePair) *link {
 	return d.link
 }
 
-// answered forgets a dialled connection. It returns the link that accept has made for the
-// connection, or nil if the peer is not served here.
+// answered forgets a dialled connection. It returns the link made by accept for the connection, or
+// nil if the peer is not served here.
 func (ls *links) answered(r route) *link {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -123,15 +123,15 @@ type piece struct {
 	n      int
 }
 
-// pieces are the memory at one end of a request, its source or its destination.
+// pieces are the memory at an end of a request: source or destination.
 type pieces struct {
 	list [abi.MaxSGE]piece
 	n    int
 	len  int // bytes of all pieces
 }
 
-// add pins the memory of a segment; one without bytes is ignored. It returns false if there is no
-// such region, or if the region does not give the queue pair the rights in need.
+// add pins the memory of a segment; a segment without bytes is ignored. It returns false if the
+// region does not exist, or does not give the queue pair the rights in need.
 func (ps *pieces) add(q *queuePair, s *abi.SGE, need uint32) bool {
 	if s.Length == 0 {
 		return true
@@ -166,7 +166,7 @@ func (ps *pieces) letGo() {
 // maxMessage is the longest message, as in the kernel's siw.
 const maxMessage = 1 << 31
 
-// carriageLen is how many bytes are copied at a time, so that they stay in the processor's cache.
+// carriageLen is how many bytes are copied at a time, few enough for the processor's cache.
 const carriageLen = 128 << 10
 
 var carriages = sync.Pool{New: func() any { return new([carriageLen]byte) }}
@@ -178,9 +178,9 @@ type carrier struct {
 	recv     abi.RecvEntry
 }
 
-// carry executes a request if it can. It calls done when all bytes are in place, and before the
-// peer is notified of a message. data is the payload of the request if it was already read,
-// otherwise nil. reads is false if the stream's ORD allows no Reads.
+// carry executes a request if possible. It calls done when all bytes are in place, and before the
+// peer is notified of a message. data is the payload of the request if already read, otherwise nil.
+// reads is false if the stream's ORD allows no Reads.
 func (c *carrier) carry(l *link, q *queuePair, s *abi.SendEntry, data []byte, reads bool, done func()) carriage {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -226,8 +226,8 @@ func (c *carrier) carry(l *link, q *queuePair, s *abi.SendEntry, data []byte, re
 	return carried
 }
 
-// write writes to the peer's memory if the rights allow it. After a failure, a part may have been
-// written.
+// write writes to the peer's memory if the rights allow the write. After a failure, a part may have
+// been written.
 func (c *carrier) write(l *link, q *queuePair, at uint64, key uint32, b []byte) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -286,8 +286,8 @@ func (c *carrier) move(inline []byte) bool {
 	return true
 }
 
-// scatter writes b to the beginning of to, and removes the written part from to, which must have
-// room for b. It returns false if memory is missing.
+// scatter writes b to the beginning of to, and removes the written part from to. to must have room
+// for b. It returns false if memory is missing.
 func scatter(b []byte, to *[]piece) bool {
 	for len(b) > 0 {
 		p := &(*to)[0]

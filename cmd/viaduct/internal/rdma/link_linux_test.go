@@ -18,7 +18,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A linkEnd is one of two connected queue pairs, with the actions of its program.
+// A linkEnd is either of two connected queue pairs, with the actions of the program.
 type linkEnd struct {
 	t      *testing.T
 	q      *queuePair
@@ -123,7 +123,7 @@ func (e *linkEnd) register(off, n int, access uint32, pd *domain) *region {
 	return r
 }
 
-// A part is a range of the end's memory in a region. The zero region is the one of all memory.
+// A part is a range of the end's memory in a region. The zero region is the region of all memory.
 type part struct {
 	off, n int
 	r      *region
@@ -228,7 +228,7 @@ func sentBytes(ends ...*linkEnd) (n uint64) {
 	return n
 }
 
-// payloadOf returns the sent and received bytes of two ends, as "viaduct ps" shows them.
+// payloadOf returns the sent and received bytes of two ends, as in "viaduct ps".
 func payloadOf(a, b *linkEnd) (n [4]uint64) {
 	for i, e := range [][2]*linkEnd{{a, b}, {b, a}} {
 		c := report(e[0].q, e[1].q, e[0].iw, "dial", true)
@@ -319,7 +319,7 @@ func TestLink(t *testing.T) {
 			for i := range 3 {
 				a.post(uint64(i), abi.WROpWrite, 0, b.at(5000+100*i), b.whole.iw.STag(), part{off: 1000 * i, n: 100})
 			}
-			// The Writes after the Read send the bytes that it has read.
+			// The Writes after the Read send the read bytes.
 			a.post(3, abi.WROpRead, 0, b.at(70000), b.whole.iw.STag(), part{off: 9000, n: 300})
 			for i := range 3 {
 				a.post(uint64(4+i), abi.WROpWrite, abi.ReadFence, b.at(6000+100*i), b.whole.iw.STag(),
@@ -395,7 +395,7 @@ func firstDifference(a, b []byte) int {
 }
 
 // TestLinkRefuses: an invalid request has the same result over a link as over a stream, and no
-// effect: no byte of the peer's memory is read or written without the right to it.
+// effect: no byte of the peer's memory is read or written without the right.
 func TestLinkRefuses(t *testing.T) {
 	some := func(e *linkEnd, access uint32) *region { return e.register(0, 8192, access, e.q.pd) }
 	foreign := func(e *linkEnd) *region {
@@ -476,7 +476,7 @@ func TestLinkRefuses(t *testing.T) {
 	}
 }
 
-// kindOf returns an error without its addresses.
+// kindOf returns an error without the addresses.
 func kindOf(err error) string {
 	if e, ok := err.(*iwarp.TerminateError); ok {
 		return fmt.Sprintf("Terminate, remote %v, %v %v", e.Remote, e.Layer, e.Code)
@@ -484,8 +484,8 @@ func kindOf(err error) string {
 	return fmt.Sprintf("%T", err)
 }
 
-// A region is not closed while bytes of it are copied past the streams, and no bytes are copied
-// afterwards.
+// A region is not closed while bytes of the region are copied past the streams, and no bytes are
+// copied afterwards.
 func TestLinkHolds(t *testing.T) {
 	a, b := linkedPair(t, true)
 	r := b.register(0, 4096, abi.AccessRemoteRead, b.q.pd)
@@ -535,7 +535,7 @@ func TestLinkNotReady(t *testing.T) {
 	}
 }
 
-// TestLinks: a connection gets one link if both ends are served here and its bytes need not be
+// TestLinks: a connection gets a single link if both ends are served here and the bytes need not be
 // visible on TCP.
 func TestLinks(t *testing.T) {
 	var ls links

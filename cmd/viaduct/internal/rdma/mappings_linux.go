@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings reads the list of mappings of a process. It is needed because /proc/PID/mem lets a
-// tracer write memory the process itself may not write, for example its constants and code.
-// Therefore every write is checked here first. fd refers to one address space for good, like the
+// mappings reads the list of mappings of a process. The list is needed because /proc/PID/mem lets a
+// tracer write memory the process itself may not write, for example constants and code. Therefore
+// every write is checked here first. fd refers to the same address space for good, like the
 // descriptor of the memory.
 type mappings struct {
 	fd int // descriptor of /proc/PID/maps
-	// each calls visit for the mapping at an address and for those after it, in order, until visit
-	// returns false. It is queryMappings or, on kernels before 6.11, readMappings.
+	// each calls visit for the mapping at an address and for the following mappings, in order,
+	// until visit returns false. It is queryMappings or, on kernels before 6.11, readMappings.
 	each    func(fd int, addr uint64, visit func(mapping) bool)
 	written atomic.Pointer[permit]
 }
@@ -30,15 +30,15 @@ type mapping struct {
 	read, write bool
 }
 
-// A permit records that a range was writable a moment ago. A program may make a million small
-// writes a second, and to query the mapping takes longer than such a write.
+// A permit records a range found writable a moment ago. A program may make a million small writes a
+// second, and to query the mapping takes longer than a small write.
 type permit struct {
 	start, end uint64
 	until      time.Time
 }
 
-// permitFor is how long a permit is valid. A write may still be made that long after the end of its
-// mapping.
+// permitFor is how long a permit is valid. A write may still be made for this time after the end of
+// the mapping.
 const permitFor = time.Millisecond
 
 // openMappings opens the list of mappings of a thread's process.
@@ -73,7 +73,7 @@ func (m *mappings) hold(addr, length uint64, write bool) bool {
 	return at >= end
 }
 
-// mayWrite is hold for a write that is about to be made. It may use a recent permit.
+// mayWrite is like hold, for an imminent write. It may use a recent permit.
 func (m *mappings) mayWrite(addr, length uint64) bool {
 	if p := m.written.Load(); p != nil && addr >= p.start && addr+length <= p.end && time.Now().Before(p.until) {
 		return true
@@ -103,7 +103,7 @@ func query(fd int, addr uint64, q *mapQuery) (*mapQuery, unix.Errno) {
 	return q, e
 }
 
-// queryMappings queries the kernel for each mapping by its address. It ends at a hole.
+// queryMappings queries the kernel for each mapping by address. It ends at a hole.
 func queryMappings(fd int, addr uint64, visit func(mapping) bool) {
 	for {
 		q, e := query(fd, addr, new(mapQuery))
@@ -114,7 +114,7 @@ func queryMappings(fd int, addr uint64, visit func(mapping) bool) {
 	}
 }
 
-// readMappings reads the list from its beginning, and visits each mapping that ends after addr.
+// readMappings reads the list from the beginning, and visits each mapping that ends after addr.
 func readMappings(fd int, addr uint64, visit func(mapping) bool) {
 	var rest []byte
 	buf := make([]byte, 64<<10)

@@ -97,8 +97,8 @@ func TestManyMappings(t *testing.T) {
 	}
 }
 
-// Memory that became read-only after its registration is not written, although the kernel would
-// allow it for a tracer.
+// Memory made read-only after registration is not written, although the kernel would allow a
+// tracer's write.
 func TestMemoryReadOnly(t *testing.T) {
 	b, err := unix.Mmap(-1, 0, 2*pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {

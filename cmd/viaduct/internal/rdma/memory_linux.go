@@ -15,9 +15,9 @@ import (
 	"viaduct/iwarp"
 )
 
-// A memory is the address space of one of the program's processes. Its descriptor refers to that
-// address space for good: after the process has ended or has executed another program, nothing can
-// be read or written, and a later process with the same number is not touched.
+// A memory is the address space of a process of the program. Its descriptor refers to the address
+// space for good: after the process has ended or has executed another program, nothing can be read
+// or written, and a later process with the same number is not touched.
 type memory struct {
 	fd   int
 	maps *mappings
@@ -30,7 +30,7 @@ var (
 	errGone  = errors.New("rdma: the process has ended, or executes another program")
 )
 
-// long is the least number of bytes that access by the process number moves faster, because such
+// long is the least number of bytes for which access by the process number is faster, because such
 // access makes no intermediate copy.
 const long = 8 << 10
 
@@ -81,11 +81,11 @@ func (m *memory) move(call func(fd int, p []byte, at int64) (int, error), p []by
 	return nil
 }
 
-// maxMemories bounds the memories that are kept for further regions, because each has a descriptor.
+// maxMemories bounds the memories kept for further regions, because each has a descriptor.
 const maxMemories = 16
 
-// memories caches the memory of each thread that registers regions in a context. The memories of
-// threads of one process refer to the same address space.
+// memories caches the memory of each thread with registered regions in a context. The memories of
+// threads of a process refer to the same address space.
 type memories struct {
 	processes *processes // the processes that are accessed by number; nil: none is
 
@@ -93,15 +93,15 @@ type memories struct {
 	byTID map[int]*memory // guarded by mu
 }
 
-// of returns the memory of the process that makes a call. If the memory is not cached, it is
-// opened. addr must be mapped in the process.
+// of returns the memory of the calling process. If the memory is not cached, of opens the memory.
+// addr must be mapped in the process.
 func (ms *memories) of(c *notify.Call, addr uint64) (*memory, error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	if m := ms.byTID[c.TID]; m != nil {
 		var b [1]byte
-		// A thread with the number of one that has ended may belong to another process. This read
-		// fails if the process of the memory has ended.
+		// A thread with the number of an ended thread may belong to another process. The read fails
+		// if the process of the memory has ended.
 		if _, err := unix.Pread(m.fd, b[:], int64(addr)); err == nil {
 			return m, nil
 		}
@@ -163,7 +163,7 @@ func (ms *memories) close() {
 	ms.forgetLocked()
 }
 
-// forgetLocked empties the cache. The memories that regions use stay open.
+// forgetLocked empties the cache. Memories in use by regions stay open.
 func (ms *memories) forgetLocked() {
 	for tid, m := range ms.byTID {
 		delete(ms.byTID, tid)
@@ -308,14 +308,14 @@ func (x *context) register(k *command, pd *domain, q abi.MRRequest) (*region, er
 	return &region{x: x, iw: mr, mem: mem, space: s, pd: pd, base: q.HCAVA, length: q.Length, access: q.Access}, nil
 }
 
-// mapped returns an error unless all memory of a registration is mapped with the rights it needs,
+// mapped returns an error unless all memory of a registration is mapped with the needed rights,
 // because the kernel's pinning would fail as well.
 func mapped(mem *memory, q abi.MRRequest) error {
 	const writes = abi.AccessLocalWrite | abi.AccessRemoteWrite | abi.AccessRemoteAtomic | abi.AccessMWBind
 	if !mem.maps.hold(q.Start, q.Length, q.Access&writes != 0) {
 		return unix.EFAULT
 	}
-	// A file may be shorter than its mapping, and the mapping of a device may not be memory.
+	// A file may be shorter than the mapping, and the mapping of a device may not be memory.
 	var b [1]byte
 	for _, at := range []uint64{q.Start, q.Start + q.Length - 1} {
 		if mem.ReadAt(b[:], at) != nil {
@@ -325,7 +325,7 @@ func mapped(mem *memory, q abi.MRRequest) error {
 	return nil
 }
 
-// A space is the memory of a region as its streams see it.
+// A space is the memory of a region as seen by the streams.
 type space struct {
 	mem *memory
 	by  uint64 // added to an address on the wire, gives the program's address
@@ -338,8 +338,8 @@ func (s *space) ReadAt(p []byte, addr uint64) error  { return s.judge(s.mem.Read
 func (s *space) WriteAt(p []byte, addr uint64) error { return s.judge(s.mem.WriteAt(p, addr+s.by)) }
 
 // judge resets the streams of the domain if the memory is gone, before the streams see the error. A
-// killed process loses its memory before its descriptors are closed. The peer of a killed program
-// must see the end of the connection, not a Terminate that blames its request.
+// killed process loses the memory before the descriptors are closed. The peer of a killed program
+// must see the end of the connection, not a Terminate that blames a request of the peer.
 func (s *space) judge(err error) error {
 	if err == errGone {
 		s.pd.abort()

@@ -13,7 +13,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// requestTimeout is how long a peer may take to send its Request.
+// requestTimeout is how long a peer may take to send a Request.
 const requestTimeout = 10 * time.Second
 
 // An mpaRequest is a connection whose Request was read and not answered yet.
@@ -23,7 +23,7 @@ type mpaRequest struct {
 	p    mpa.Params
 }
 
-// readMPA reads a Request before its queue pair is known. It fails if the Request is invalid,
+// readMPA reads a Request before the queue pair is known. It fails if the Request is invalid,
 // longer than 1024 bytes or late, or if stop is closed. The caller must then close nc.
 func readMPA(nc net.Conn, stop <-chan struct{}) (*mpaRequest, error) {
 	m, err := mpa.NewResponder(mpa.ResponderConfig{CRC: true, IRD: maxReads, ORD: maxReads})

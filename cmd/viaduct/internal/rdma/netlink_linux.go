@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// socket installs a netlink socket in the program, instead of one for RDMA. Its family is one that
-// every kernel has. The kernel serves bind, receive and poll on it. Only sent messages are
+// socket installs a netlink socket in the program, instead of RDMA's. The family of the socket
+// exists in every kernel. The kernel serves bind, receive and poll. Only sent messages are
 // intercepted, and answered by unicast.
 func (s *Service) socket(c *notify.Call) {
 	const flags = unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
@@ -56,7 +56,7 @@ func (s *Service) netlink(c *notify.Call) {
 	c.Return(int64(len(b)), 0)
 }
 
-// maxNetlink is the length of the longest message. A longer one is cut (sendto) or refused
+// maxNetlink is the length of the longest message. A longer message is cut (sendto) or refused
 // (sendmsg).
 const maxNetlink = 16 << 10
 

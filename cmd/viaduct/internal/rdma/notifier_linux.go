@@ -10,12 +10,12 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A notifier sends and counts the events of an object on a channel. Every object needs one notifier
-// for each kind of its events. The call of libibverbs that destroys an object waits until the
-// program has acknowledged as many events as the answer says. If the number is too large, the call
-// never returns. If the number is too small, an event names memory the program has freed.
+// A notifier sends and counts the events of an object on a channel. Every object needs a notifier
+// for each kind of event. The destroy call of libibverbs waits until the program has acknowledged
+// as many events as the answer says. If the number is too large, the call never returns. If the
+// number is too small, an event names memory the program has freed.
 //
-// The zero notifier has no channel, and drops its events.
+// The zero notifier has no channel, and drops all events.
 type notifier struct {
 	ch      *channel
 	sent    uint32 // guarded by ch.mu
@@ -63,7 +63,7 @@ func (ch *channel) send(of *notifier, event []byte) {
 	}
 }
 
-// forgetReadLocked removes the events that the program has read from ch.unread.
+// forgetReadLocked removes from ch.unread the events already read by the program.
 func (ch *channel) forgetReadLocked() {
 	n, err := unix.IoctlGetInt(ch.w, unix.TIOCINQ) // unread bytes
 	if err != nil || ch.size == 0 {

@@ -10,7 +10,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// readEvent reads one asynchronous event like the program, and returns its handle.
+// readEvent reads an asynchronous event like the program, and returns the handle.
 func readEvent(t *testing.T, fd int) uint64 {
 	t.Helper()
 	b := make(abi.Body, 16)
@@ -20,8 +20,8 @@ func readEvent(t *testing.T, fd int) uint64 {
 	return b.U64(0)
 }
 
-// retire removes the object's unread events from the channel, counts those that the program has
-// read, and keeps the events of other objects in order.
+// retire removes the object's unread events from the channel, counts the events read by the
+// program, and keeps the events of other objects in order.
 func TestNotifierRetire(t *testing.T) {
 	ch, fd, err := newChannel()
 	if err != nil {

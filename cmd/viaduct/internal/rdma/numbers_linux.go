@@ -17,9 +17,9 @@ import (
 // cannot be changed while the program runs. Therefore calls on all numbers of the ranges are
 // notified, even for other files of a program with many descriptors.
 //
-// The ranges are tried in order. The first range is so high that few programs use it, and below
-// 1024, so that select works. The second range is higher, for programs with a larger limit. The
-// third is lower, for programs with a limit of 512.
+// The ranges are tried in order. The first range is high, because few programs use high numbers,
+// and below 1024, so that select works. The second range is higher, for programs with a larger
+// limit. The third is lower, for programs with a limit of 512.
 type numbers []*numberRange
 
 type numberRange struct {
@@ -36,7 +36,7 @@ const (
 	spare               = 4 // numbers left free below a limit
 )
 
-// newNumbers returns the numbers for programs that may have up to limit descriptors.
+// newNumbers returns the numbers for programs with up to limit descriptors.
 func newNumbers(limit uint64) (ns numbers) {
 	add := func(low, high int) {
 		if low <= high {
@@ -47,14 +47,14 @@ func newNumbers(limit uint64) (ns numbers) {
 	add(firstLow, min(firstHigh, top))
 	high := min(aboveHigh, top)
 	add(max(firstHigh+1+spare, high-aboveMost+1), high)
-	// This range always exists, because a program may lower its limit.
+	// This range always exists, because a program may lower the limit.
 	below := min(belowLimit, top+1+spare)
 	add(max(below/2, below-spare-belowMost), below-1-spare)
 	return ns
 }
 
 // descriptorLimit returns the soft and the hard limit of descriptors for programs this process
-// starts. If get fails, it assumes that the limits end with the first range.
+// starts. If get fails, descriptorLimit assumes limits at the end of the first range.
 func descriptorLimit(get func(int, *unix.Rlimit) error) (l unix.Rlimit) {
 	if get(unix.RLIMIT_NOFILE, &l) != nil {
 		l.Cur, l.Max = firstHigh+1, firstHigh+1
@@ -62,7 +62,7 @@ func descriptorLimit(get func(int, *unix.Rlimit) error) (l unix.Rlimit) {
 	return l
 }
 
-// has reports whether fd is one of the numbers.
+// has reports whether fd is among the numbers.
 func (ns numbers) has(fd int) bool {
 	for _, r := range ns {
 		if fd >= r.low && fd <= r.high {
@@ -80,8 +80,8 @@ func (ns numbers) count(limit uint64) (n int) {
 	return n
 }
 
-// conds returns the conditions of a filter that match an argument against the numbers, one for each
-// range.
+// conds returns the conditions of a filter to match an argument against the numbers, a condition
+// for each range.
 func (ns numbers) conds(arg int) (cs []notify.Cond) {
 	for _, r := range ns {
 		cs = append(cs, notify.Cond{Arg: arg, Low: uint32(r.low), High: uint32(r.high)})
@@ -89,7 +89,7 @@ func (ns numbers) conds(arg int) (cs []notify.Cond) {
 	return cs
 }
 
-// free returns a number below limit that the process of a thread does not use, or -1.
+// free returns a number below limit, unused in the process of a thread, or -1.
 func (ns numbers) free(tid int, limit uint64) int {
 	for _, r := range ns {
 		size := r.high - r.low + 1
@@ -119,20 +119,20 @@ func (s *Service) place(c *notify.Call, fd, flags int) {
 		c.Return(0, unix.EMFILE)
 		return
 	}
-	// The number may exceed the soft limit but not the hard one.
+	// The number may exceed the soft limit but not the hard limit.
 	if raised := (unix.Rlimit{Cur: uint64(n) + 1, Max: l.Max}); raised.Cur > l.Cur {
 		if unix.Prlimit(c.TID, unix.RLIMIT_NOFILE, &raised, nil) == nil {
 			defer unix.Prlimit(c.TID, unix.RLIMIT_NOFILE, &l, nil)
 		}
 	}
-	// An interrupted thread repeats the call, and nothing is at this number.
+	// An interrupted thread repeats the call, and the number stays free.
 	if err := c.AnswerAt(fd, n, flags&unix.O_CLOEXEC); err != nil {
 		c.Return(0, errnoOf(err))
 	}
 }
 
-// noNumber prints for the user why a program gets no descriptor, because its libraries only report
-// ENOENT or ENOMEM.
+// noNumber prints for the user why a program gets no descriptor, because the program's libraries
+// only report ENOENT or ENOMEM.
 func (s *Service) noNumber(tid int, l unix.Rlimit) {
 	s.tellOnce("numbers", "%s has no descriptor free for RDMA: of %d that it may have, %d are for devices and event channels (EMFILE); raise the limit (ulimit -Hn), or close some",
 		programName(tid), l.Max, s.numbers.count(l.Max))

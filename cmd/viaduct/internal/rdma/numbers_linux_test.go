@@ -4,8 +4,8 @@ package rdma
 
 import "testing"
 
-// For any limit, a program that may have descriptors has some for devices, in ranges that do not
-// overlap. A higher limit gives more of them.
+// For any limit, a program has some numbers for devices, in disjoint ranges. A higher limit gives
+// at least as many numbers.
 func TestNumbers(t *testing.T) {
 	before := 0
 	for _, limit := range []uint64{16, 64, 256, 512, 960, 1024, 1100, 4096, 12 << 10, 1 << 20, 1 << 40, ^uint64(0)} {
@@ -28,7 +28,7 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("limit %d: %d numbers, counted %d", limit, len(seen), n)
 		}
 	}
-	// A program that lowers its limit can use the remaining numbers.
+	// A program with a lowered limit can use the remaining numbers.
 	if n := newNumbers(1 << 20).count(512); n != belowMost {
 		t.Errorf("%d numbers below 512, want %d", n, belowMost)
 	}

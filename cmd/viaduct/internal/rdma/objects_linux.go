@@ -8,7 +8,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// objects lists the programs' objects on a device, as "rdma resource" shows them.
+// objects lists the programs' objects on a device, for "rdma resource".
 func (d *device) objects() (all []abi.Object) {
 	for i, x := range d.contexts() {
 		all = append(all, abi.NewObject(abi.ObjectContext, uint32(i), x.pid))

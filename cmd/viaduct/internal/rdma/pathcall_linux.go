@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A pathCall is a system call that takes a path. Every access to a file of RDMA uses one of these.
+// A pathCall is a system call with a path. Every access to a file of RDMA begins with a pathCall.
 type pathCall struct {
 	dir, name int // indexes of the arguments with the directory and the path; dir is cwd if the call takes none
 	link      linkRule
@@ -20,7 +20,7 @@ type pathCall struct {
 
 const cwd = -1
 
-// A linkRule determines whether a call concerns a symbolic link itself or its target.
+// A linkRule determines whether a call concerns a symbolic link itself or the target.
 type linkRule struct {
 	arg  int
 	flag uint64 // of that argument; 0: always the target
@@ -37,7 +37,7 @@ func statFlag(arg int) linkRule { return linkRule{arg: arg, flag: unix.AT_SYMLIN
 
 func (r linkRule) itself(c *notify.Call) bool { return (c.Args[r.arg]&r.flag != 0) != r.not }
 
-// pathCalls returns the calls by number. Calls that only one processor has are in arch_linux_*.go.
+// pathCalls returns the calls by number. Calls of a single processor are in arch_linux_*.go.
 func pathCalls() map[int]pathCall {
 	m := map[int]pathCall{
 		unix.SYS_OPENAT: {0, 1, linkRule{arg: 2, flag: unix.O_NOFOLLOW}, func(s *Service, c *notify.Call, p place) {
@@ -69,11 +69,11 @@ func pathCalls() map[int]pathCall {
 	return m
 }
 
-// pathRules returns the rules that notify the calls with a path, and getcwd.
+// pathRules returns the rules to notify the calls with a path, and getcwd.
 func (s *Service) pathRules() (rules []notify.Rule) {
 	for _, nr := range slices.Sorted(maps.Keys(s.paths)) {
 		// Most calls with AT_EMPTY_PATH are an fstat. For descriptors other than stand-ins, the
-		// kernel can answer them.
+		// kernel can answer the calls.
 		if arg, ok := map[int]int{sysFstatat: 3, unix.SYS_STATX: 2}[nr]; ok {
 			fstat := notify.Cond{Arg: arg, Mask: unix.AT_EMPTY_PATH, Low: unix.AT_EMPTY_PATH, High: unix.AT_EMPTY_PATH}
 			for _, ours := range s.numbers.conds(0) {
@@ -87,7 +87,7 @@ func (s *Service) pathRules() (rules []notify.Rule) {
 	return append(rules, notify.Rule{Nr: unix.SYS_GETCWD, Do: notify.Notify})
 }
 
-// path serves a call with a path if the file is one of RDMA. All others are left to the kernel.
+// path serves a call with a path if the file is a file of RDMA. All others are left to the kernel.
 func (s *Service) path(c *notify.Call, pc pathCall) {
 	name, ok := s.name(c, c.Args[pc.name])
 	if !ok {

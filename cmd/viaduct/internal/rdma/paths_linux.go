@@ -25,7 +25,7 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// open answers a call that opens the place p.
+// open answers a call to open the place p.
 func (s *Service) open(c *notify.Call, p place, flags uint32) {
 	if p.node != nil && flags&(unix.O_PATH|unix.O_DIRECTORY) == 0 {
 		if err := p.node.open(c, int(flags)); err != nil {
@@ -53,8 +53,8 @@ func (s *Service) open(c *notify.Call, p place, flags uint32) {
 	}
 }
 
-// openHow answers openat2. The kernel answers if the call has a flag that restricts the resolution
-// of the path.
+// openHow answers openat2. The kernel answers if a flag of the call restricts the resolution of the
+// path.
 func (s *Service) openHow(c *notify.Call, p place) {
 	how := make(abi.Body, 24)
 	if _, err := c.ReadMem(c.Args[2], how); err != nil || c.Args[3] < 24 {
@@ -122,8 +122,8 @@ func (s *Service) give(c *notify.Call, to uint64, b []byte, value int64) {
 	c.Return(value, 0)
 }
 
-// chdir makes a directory the thread's working directory. Only the thread itself can do that, with
-// a descriptor it is given.
+// chdir makes a directory the thread's working directory. Only the thread itself can change the
+// directory, with a descriptor from this process.
 func (s *Service) chdir(c *notify.Call, p place) {
 	fd, err := unix.Open(p.host, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *Service) getcwd(c *notify.Call) {
 	s.give(c, c.Args[0], b, int64(len(b)))
 }
 
-// watch answers inotify_add_watch. The instance belongs to the program, and the kernel sends its
+// watch answers inotify_add_watch. The instance belongs to the program, and the kernel sends the
 // events.
 func (s *Service) watch(c *notify.Call, p place) {
 	fd, err := c.Borrow(int(int32(c.Args[0])))

@@ -10,7 +10,7 @@ import (
 )
 
 // A personality describes the kernel driver a device imitates, such as siw. Netlink, the ioctl
-// header and sysfs all use it.
+// header and sysfs all use the personality.
 //
 // Another personality needs another table like siw, and a case in personalityOf.
 type personality struct {
@@ -20,12 +20,12 @@ type personality struct {
 	// gids returns the GID table of the port, by index. All entries can be read, because programs
 	// read every entry and some give up at the first failure.
 	gids func(d *device) []gidEntry
-	// files returns files of sysfs that other personalities do not have, or that have other text
-	// there. Names are relative to /sys/class/infiniband/NAME.
+	// files returns files of sysfs absent from other personalities, or with other text there. Names
+	// are relative to /sys/class/infiniband/NAME.
 	files func(d *device) []sysFile
-	// queryDevice and queryPort return the responses to the commands of these names.
+	// queryDevice and queryPort return the responses to the commands of the same names.
 	queryDevice, queryPort func(d *device) abi.Body
-	// handlers serve commands that other personalities do not have, or serve differently.
+	// handlers serve commands other personalities do not have, or serve differently.
 	handlers map[abi.Command]func(*command)
 }
 
@@ -46,7 +46,7 @@ var siw = &personality{
 	queryPort:   (*device).queryPort,
 }
 
-// personalityOf returns the personality of a device by its name.
+// personalityOf returns the personality of a device by name.
 func personalityOf(name string) *personality {
 	if isRoCE(name) {
 		return roce
@@ -61,7 +61,7 @@ type gidEntry struct {
 	ndev string // the network interface
 }
 
-// A gidKind is the type of a GID as the kernel numbers it.
+// A gidKind is the type of a GID in the kernel's numbering.
 type gidKind uint32
 
 const (
@@ -86,14 +86,14 @@ func (g gidEntry) String() string {
 	return strings.Join(parts, ":")
 }
 
-// A sysFile is a file of sysfs and its text, without the newline.
+// A sysFile is a file of sysfs with text, without the newline.
 type sysFile struct{ name, text string }
 
 // nodeTypes are the values of node_type.
 var nodeTypes = map[uint8]string{abi.NodeCA: "1: CA", abi.NodeRNIC: "4: RNIC"}
 
 // sysFiles returns the files of a device below /sys/class/infiniband/NAME. If a name occurs twice,
-// the later one counts.
+// the later file counts.
 func (d *device) sysFiles() []sysFile {
 	guid := abi.GUIDString(d.found.GUID)
 	all := []sysFile{

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A portTable holds the ports that identifiers have bound. The kernel's rdma_cm has one table for
-// each network namespace. This one is for all programs of one viaduct run. Conflicts with another
-// run, or with sockets, are found by bind or listen of the TCP socket.
+// A portTable holds the ports bound by identifiers. The kernel's rdma_cm has a table for each
+// network namespace. A portTable is for all programs of a viaduct run. Conflicts with another run,
+// or with sockets, are found by bind or listen of the TCP socket.
 type portTable struct {
 	mu     sync.Mutex
 	owners map[portKey][]*binding // guarded by mu
@@ -32,9 +32,9 @@ type binding struct {
 	reuse     bool // guarded by portTable.mu; the port may be shared with other such bindings
 }
 
-// add adds a binding, unless another one forbids it. The errors are the errors of the kernel's
-// rdma_cm: EADDRINUSE if the port is in use at the same address, EADDRNOTAVAIL if either binding
-// has every address.
+// add adds a binding, unless forbidden by another binding. The errors are the errors of the
+// kernel's rdma_cm: EADDRINUSE if the port is in use at the same address, EADDRNOTAVAIL if either
+// binding has every address.
 func (t *portTable) add(b *binding) unix.Errno {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,8 +49,8 @@ func (t *portTable) add(b *binding) unix.Errno {
 	return 0
 }
 
-// exclude makes a binding the only one of its addresses. Listeners require that. If the port is
-// already shared, exclude changes nothing and returns the same errors as add.
+// exclude makes a binding the only binding of the addresses, as required by listeners. If the port
+// is already shared, exclude changes nothing and returns the same errors as add.
 func (t *portTable) exclude(b *binding) unix.Errno {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,14 +63,14 @@ func (t *portTable) exclude(b *binding) unix.Errno {
 	return e
 }
 
-// share lets a binding share its port from now on.
+// share lets a binding share the port from now on.
 func (t *portTable) share(b *binding) {
 	t.mu.Lock()
 	b.reuse = true
 	t.mu.Unlock()
 }
 
-// remove removes a binding, which may be nil.
+// remove removes a binding, unless the binding is nil.
 func (t *portTable) remove(b *binding) {
 	if b == nil {
 		return
@@ -83,8 +83,8 @@ func (t *portTable) remove(b *binding) {
 	}
 }
 
-// conflict returns the error of a conflict of a binding with others of its port. The caller holds
-// the table's mu.
+// conflict returns the error of a conflict of a binding with others of the same port. The caller
+// holds the table's mu.
 func (b *binding) conflict(others []*binding) unix.Errno {
 	for _, o := range others {
 		switch {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A port can be bound once, as in the kernel's rdma_cm: see cma_check_port in its source for the
-// two errors.
+// A port can be bound once, as in the kernel's rdma_cm: see cma_check_port in the kernel's source
+// for the two errors.
 func TestPortTable(t *testing.T) {
 	const reuse, ownFamily = 1, 2
 	of := func(space uint16, at string, flags int) *binding {
@@ -52,7 +52,7 @@ func TestPortTable(t *testing.T) {
 	}
 }
 
-// A listener does not share its port, and cannot share it later.
+// A listener does not share the port, neither at once nor later.
 func TestPortTableListener(t *testing.T) {
 	var ports portTable
 	at := netip.MustParseAddrPort("127.0.0.1:7")

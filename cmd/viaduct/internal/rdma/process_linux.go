@@ -20,7 +20,7 @@ import (
 // the number may come to mean another memory. If the process executes another program, the exec is
 // intercepted, and the number is not used any more. If the process ends, another process may get
 // the number. Therefore the bytes of a read are discarded unless the process is still alive. A
-// write could not be undone. Therefore only children of this process are written in this way: their
+// write could not be undone. Therefore only children of this process are written by number: their
 // number stays reserved until Reap.
 type process struct {
 	pid   int
@@ -31,7 +31,7 @@ type process struct {
 	over bool         // guarded by gate: the number must not be used any more
 }
 
-// processOf returns the process of a thread, and the parent of that process. ok is false if the
+// processOf returns the process of a thread, and the parent of the process. ok is false if the
 // thread has ended.
 func processOf(tid int) (pid, parent int, ok bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
@@ -51,14 +51,14 @@ func processOf(tid int) (pid, parent int, ok bool) {
 	return 0, 0, false
 }
 
-// pidOf returns the number of the process that makes a call, or 0 if the process has ended.
+// pidOf returns the number of the calling process, or 0 if the process has ended.
 func pidOf(c *notify.Call) uint32 {
 	pid, _, _ := processOf(c.TID)
 	return uint32(pid)
 }
 
-// read reads the ranges in remote, one after the other, and returns how many bytes of to it has
-// filled. There are fewer if a range is missing, and none if the process is gone.
+// read reads the ranges in remote, in order, and returns the number of filled bytes of to. There
+// are fewer if a range is missing, and none if the process is gone.
 func (p *process) read(to []byte, remote []unix.RemoteIovec) int {
 	p.gate.RLock()
 	defer p.gate.RUnlock()
@@ -74,8 +74,8 @@ func (p *process) read(to []byte, remote []unix.RemoteIovec) int {
 	return n
 }
 
-// write writes all of from at addr. It returns false if that failed, for example because the memory
-// is read-only or the process is not a child. A part may have been written then.
+// write writes all of from at addr. It returns false after a failure, for example because the
+// memory is read-only or the process is not a child. A part may have been written then.
 func (p *process) write(from []byte, addr uint64) bool {
 	p.gate.RLock()
 	defer p.gate.RUnlock()
@@ -95,7 +95,7 @@ func (p *process) lives() bool {
 	return n == 0 && err == nil
 }
 
-// end waits for reads and writes in progress, and prevents further ones.
+// end waits for reads and writes in progress, and prevents further accesses.
 func (p *process) end() {
 	p.gate.Lock()
 	p.over = true
@@ -117,7 +117,7 @@ type processes struct {
 	m  map[*process]bool // guarded by mu
 }
 
-// open returns the process of a call, or nil if its memory cannot be accessed by number.
+// open returns the process of a call, or nil if the memory cannot be accessed by number.
 func (ps *processes) open(c *notify.Call) *process {
 	pid, parent, ok := processOf(c.TID)
 	if !ok {
@@ -147,7 +147,7 @@ func (ps *processes) add(p *process) {
 	ps.m[p] = true
 }
 
-// drop removes a process that nothing uses any more, and closes its pidfd.
+// drop removes an unused process, and closes the pidfd.
 func (ps *processes) drop(p *process) {
 	ps.mu.Lock()
 	delete(ps.m, p)
@@ -168,8 +168,8 @@ func (ps *processes) of(tid int) (all []*process) {
 	return all
 }
 
-// Reap must be called when a child of this process has ended, before it is waited for, because
-// another process may get its number then.
+// Reap must be called when a child of this process has ended, before the wait for the child,
+// because another process may get the number then.
 func (s *Service) Reap(pid int) {
 	for _, p := range s.processes.numbered(pid) {
 		p.end()
@@ -188,7 +188,7 @@ func (ps *processes) numbered(pid int) (all []*process) {
 	return all
 }
 
-// exec lets a thread execute another program, after the last access by the number of its process.
+// exec lets a thread execute another program, after the last access by the number of the process.
 func (s *Service) exec(c *notify.Call) {
 	all := s.processes.of(c.TID)
 	if len(all) == 0 {

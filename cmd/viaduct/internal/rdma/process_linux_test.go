@@ -13,8 +13,8 @@ import (
 
 func init() { notify.MaybeStub() }
 
-// A child of this process is recognized as such, and its own child is not. A number is not used
-// after Reap, nor after its process has executed a program, by whichever call.
+// A child of this process is recognized as such, and a grandchild is not. A number is not used
+// after Reap, nor after the process has executed a program, by whichever call.
 func TestChild(t *testing.T) {
 	program, err := notify.Start(&notify.Command{Path: "/bin/sh",
 		Args:  []string{"sh", "-c", "umask 7; (umask 7; :) & wait"},

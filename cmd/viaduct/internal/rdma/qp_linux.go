@@ -12,8 +12,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A queuePair is the program's queue pair. Until it is connected, it is a pair of rings and a
-// state. Then an engine moves entries between rings and stream.
+// A queuePair is the program's queue pair. Before a connection, a queuePair is a pair of rings and
+// a state. Once the queuePair is connected, an engine moves entries between rings and stream.
 type queuePair struct {
 	x          *context
 	userHandle uint64
@@ -221,8 +221,9 @@ func (k *command) modifyQP() {
 	k.answer()
 }
 
-// setState sets the state that the program wants. The connection manager controls the iWARP stream:
-// of all states, only the error state affects the stream. Only Reset leads out of the error state.
+// setState sets the state requested by the program. The connection manager controls the iWARP
+// stream: of all states, only the error state affects the stream. Only Reset leads out of the error
+// state.
 func (q *queuePair) setState(to abi.State) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -261,7 +262,7 @@ func (q *queuePair) flushSendsLocked() {
 	q.sq.sleep()
 }
 
-// abort resets the stream, if there is one. It does not wait for that.
+// abort resets the stream, if any. It does not wait for the end of the stream.
 func (q *queuePair) abort() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -270,7 +271,7 @@ func (q *queuePair) abort() {
 	}
 }
 
-// destroy ends the queue pair. Afterwards nothing is written to its rings, but sent data may still
+// destroy ends the queue pair. Afterwards nothing is written to the rings, but sent data may still
 // be in flight.
 func (q *queuePair) destroy() {
 	q.mu.Lock()
@@ -313,8 +314,8 @@ func (k *command) destroyQP() {
 	})
 }
 
-// region returns the region of an element, if the queue pair may use it and it has the needed
-// rights, otherwise nil.
+// region returns the region of an element, if the queue pair may use the region and the region has
+// the needed rights, otherwise nil.
 func (q *queuePair) region(s *abi.SGE, need uint32) *region {
 	v, ok := q.x.regions.Load(s.Key)
 	if !ok {

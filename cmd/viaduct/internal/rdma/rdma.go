@@ -1,17 +1,17 @@
 // Package rdma serves RDMA devices to an unmodified program. The distribution's libibverbs and
-// librdmacm find a device siw0 and use it like the kernel's software iWARP. The data is iWARP over
-// TCP. A device whose name begins with rxe is a RoCE device instead, see package rxe.
+// librdmacm find a device siw0 and use siw0 like the kernel's software iWARP. The data is iWARP
+// over TCP. A device whose name begins with rxe is a RoCE device instead, see package rxe.
 //
 // The program's calls on files of RDMA are answered by seccomp notification (package notify).
 // Instead of a character device, the program gets a stand-in at a number of a reserved range. For
-// uverbs, it is a memfd whose mappings are the work and completion queues. For rdma_cm, it is a
-// pipe. Only calls on those numbers, and calls with a path, are notified. Posting and polling need
-// no call, because both processes share the memory of the queues.
+// uverbs, the stand-in is a memfd whose mappings are the work and completion queues. For rdma_cm,
+// the stand-in is a pipe. Only calls on the reserved numbers, and calls with a path, are notified.
+// Posting and polling need no call, because both processes share the memory of the queues.
 //
-// Everything that comes from the program may be wrong: lengths, handles, addresses, and the rings
-// at any moment. Payload is accessed through the program's /proc/PID/mem: an open descriptor refers
-// to the same memory even if the process number is used again. Only payload in many pieces, or long
-// payload, is accessed by that number, with precautions: see process.
+// All input from the program may be wrong: lengths, handles, addresses, and the rings at any
+// moment. Payload is accessed through the program's /proc/PID/mem: an open descriptor refers to the
+// same memory even if the process number is used again. Only payload in many pieces, or long
+// payload, is accessed by process number, with precautions: see process.
 package rdma
 
 import (
@@ -25,7 +25,7 @@ import (
 type Device struct {
 	Name string // for example siw0
 	// Addrs are the local addresses whose connections belong to the device. An empty list means all
-	// addresses that no other device has.
+	// addresses no other device has.
 	Addrs []netip.Addr
 }
 
@@ -50,7 +50,7 @@ func ParseDevice(s string) (Device, error) {
 	return d, nil
 }
 
-// ParseDevices parses the --device flags. Without any, it returns siw0.
+// ParseDevices parses the --device flags. Without any flag, ParseDevices returns siw0.
 func ParseDevices(flags []string) ([]Device, error) {
 	if len(flags) == 0 {
 		return []Device{{Name: "siw0"}}, nil
@@ -84,5 +84,5 @@ func ParseDevices(flags []string) ([]Device, error) {
 	return ds, nil
 }
 
-// isRoCE reports whether a RoCE device has this name. All others are iWARP devices.
+// isRoCE reports whether a RoCE device has the name. All others are iWARP devices.
 func isRoCE(name string) bool { return strings.HasPrefix(name, "rxe") }

@@ -10,8 +10,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A receiver assigns receive entries to arriving messages. An entry is taken when its message
-// begins, from the ring of the queue pair or from a shared one.
+// A receiver assigns receive entries to arriving messages. An entry is taken when the message
+// begins, from the ring of the queue pair or from a shared ring.
 type receiver struct {
 	q *queuePair
 
@@ -40,7 +40,7 @@ func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
 	if r.gone {
 		r.mu.Unlock()
 		// The queue pair was destroyed. As with the kernel's siw, the connection simply ends: a
-		// Terminate would blame a peer that has done nothing wrong.
+		// Terminate would blame an innocent peer.
 		r.q.abort()
 		return wr, false
 	}
@@ -59,13 +59,13 @@ func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
 		return wr, false
 	}
 	r.ids = append(r.ids, e.ID)
-	// Numbers start at 1, because the stream itself uses 0 at its end.
+	// Numbers start at 1, because the stream itself uses 0 at the end.
 	wr.ID = r.seq + uint64(len(r.ids))
 	return wr, true
 }
 
-// completed returns the program's ID of the taken entry with number n. ok is false if no such entry
-// waits for its completion. Entries complete in order.
+// completed returns the program's ID of the taken entry with number n. ok is false if no entry with
+// the number waits for completion. Entries complete in order.
 func (r *receiver) completed(n uint64) (id uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,8 +97,8 @@ func (r *receiver) takeLocked(e *abi.RecvEntry) (valid, ok bool) {
 	return ok && abi.ParseRecv(&raw, e), ok
 }
 
-// peek reads the entry for the next message without taking it. there is false if there is none;
-// valid is false for an invalid entry.
+// peek reads the entry for the next message, but does not take the entry. there is false if there
+// is none; valid is false for an invalid entry.
 func (r *receiver) peek(e *abi.RecvEntry) (there, valid bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +115,7 @@ func (r *receiver) peek(e *abi.RecvEntry) (there, valid bool) {
 	return r.hasAhead, r.hasAhead && abi.ParseRecv(&r.ahead, e)
 }
 
-// consume takes the entry that peek has read, after its message is in place.
+// consume takes the entry read by peek, once the message is in place.
 func (r *receiver) consume() {
 	r.mu.Lock()
 	r.hasAhead = false
@@ -158,8 +158,7 @@ func (r *receiver) flush() {
 	}
 }
 
-// stop ends the use of the ring, and frees the ring unless it is shared. A second call does
-// nothing.
+// stop ends the use of the ring, and frees the ring unless shared. A second call does nothing.
 func (r *receiver) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,8 +171,8 @@ func (r *receiver) stop() {
 	}
 }
 
-// depth returns how many messages may have arrived whose completions were not reported: one for
-// each entry, and one for the entry taken in advance.
+// depth returns how many messages may have arrived whose completions were not reported: a message
+// for each entry, and another for the entry taken in advance.
 func (r *receiver) depth() int {
 	if r.q.srq != nil {
 		return int(r.q.srq.ring.n) + 1
@@ -185,9 +184,9 @@ func (r *receiver) depth() int {
 const notReadyFor = 2 * time.Second
 
 // Full implements [iwarp.RecvSource]. A message without a posted receive stays at the stream for a
-// while. In iWARP, which has no "receiver not ready", the stream could end at once. But programs
-// written for networks with that answer, such as InfiniBand, may post their receives late. Until
-// then, TCP slows down their peer.
+// while. iWARP has no "receiver not ready", so the stream could end at once. But programs written
+// for networks with "receiver not ready", for example InfiniBand, may post their receives late.
+// Until then, TCP slows down their peer.
 func (r *receiver) Full(stream iwarp.Pending) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,7 +203,7 @@ func (r *receiver) Full(stream iwarp.Pending) bool {
 }
 
 // readyLocked reports whether there is an entry for the next message. An entry of a shared queue is
-// taken at once, before another queue pair takes it.
+// taken at once, before another queue pair takes the entry.
 func (r *receiver) readyLocked() bool {
 	if r.q.srq == nil {
 		return r.ring.valid()
@@ -213,8 +212,8 @@ func (r *receiver) readyLocked() bool {
 	return r.hasAhead
 }
 
-// Keep implements [iwarp.RecvSource]. If it returns true, the refused message stays unread, and the
-// stream calls Full again within a millisecond.
+// Keep implements [iwarp.RecvSource]. If Keep returns true, the refused message stays unread, and
+// the stream calls Full again within a millisecond.
 func (r *receiver) Keep() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -86,7 +86,7 @@ func TestReceiverNotReady(t *testing.T) {
 	}
 }
 
-// Each receive of a shared queue goes to one message. An entry taken for a message that never
+// Each receive of a shared queue goes to a single message. An entry taken for a message that never
 // arrived completes as flushed.
 func TestReceiverShared(t *testing.T) {
 	x := testContext(t)

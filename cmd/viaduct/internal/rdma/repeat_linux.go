@@ -13,22 +13,22 @@ import (
 	"viaduct/internal/notify"
 )
 
-// repeats keeps answers that threads did not get because a signal interrupted their calls. After
-// the signal handler, the kernel repeats the call. The command must not be executed a second time,
-// nor be refused then.
+// repeats keeps answers threads did not get because a signal interrupted their calls. After the
+// signal handler, the kernel repeats the call. The command must not be executed a second time, nor
+// be refused then.
 type repeats struct {
 	mu    sync.Mutex
 	of    map[int]repeat // guarded by mu; by thread
 	begun map[int]begun  // guarded by mu; by thread: commands that will be answered later
 }
 
-// A begun is a command in progress, and the last call that made it.
+// A begun is a command in progress, and the last call with the command.
 type begun struct {
 	command []byte
 	call    *notify.Call
 }
 
-// A repeat is an answer that its thread did not get.
+// A repeat is an answer the thread did not get.
 type repeat struct {
 	command  []byte
 	value    int64
@@ -36,11 +36,10 @@ type repeat struct {
 	response []abi.Put
 }
 
-// maxRepeats bounds the answers kept for one file, because threads may end before they repeat a
-// call.
+// maxRepeats bounds the answers kept for a file, because threads may end before repeating a call.
 const maxRepeats = 256
 
-// begin records that a call will be answered later. A repetition of the call then gets that answer.
+// begin records a call to be answered later. A repetition of the call then gets the same answer.
 func (r *repeats) begin(c *notify.Call, command []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +49,7 @@ func (r *repeats) begin(c *notify.Call, command []byte) {
 	r.begun[c.TID] = begun{command, c}
 }
 
-// give reports whether a call repeats the unanswered command of its thread. It answers such a call,
+// give reports whether a call repeats the unanswered command of a thread. It answers a repetition,
 // now or when the answer is known. The kept answer to any other command is dropped.
 func (r *repeats) give(c *notify.Call, command []byte) bool {
 	r.mu.Lock()
@@ -72,7 +71,7 @@ func (r *repeats) give(c *notify.Call, command []byte) bool {
 }
 
 // answer answers a call, or keeps the answer if the thread has left the call. If the response
-// cannot be written, it answers with EFAULT and returns false.
+// cannot be written, answer answers with EFAULT and returns false.
 func (r *repeats) answer(c *notify.Call, a repeat) (ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +81,7 @@ func (r *repeats) answer(c *notify.Call, a repeat) (ok bool) {
 		c = b.call
 	}
 	// The answer of a failed command is not kept: the command did nothing, and the interruption may
-	// be the reason of the failure, so that it may be executed again.
+	// be the reason of the failure, so that the command may be executed again.
 	return r.answerLocked(c, a, begun || a.errno == 0)
 }
 

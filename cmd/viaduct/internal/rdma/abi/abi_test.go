@@ -10,8 +10,8 @@ import (
 // words makes little-endian bytes.
 func words(v ...uint32) []byte { return Words(v...) }
 
-// The program controls the lengths in headers. A length that differs from the command's is refused
-// with the kernel's error.
+// The program controls the lengths in headers. A length other than the command's is refused with
+// the kernel's error.
 func TestParseRequest(t *testing.T) {
 	pd := words(uint32(AllocPD), 4|2<<16, 0x1000, 0)
 	for _, c := range []struct {
@@ -58,7 +58,7 @@ func TestParseRequest(t *testing.T) {
 }
 
 // Any bytes written to a file are decoded without a panic, and no part of the request lies outside
-// of them.
+// of the bytes.
 func FuzzRequest(f *testing.F) {
 	f.Add(words(uint32(AllocPD), 4|2<<16, 0x1000, 0))
 	f.Add(append(words(uint32(QueryDeviceEx), 1|38<<16, 0x1000, 0, 0, 0), make([]byte, 8)...))
@@ -185,8 +185,8 @@ func TestNetlinkAck(t *testing.T) {
 	}
 }
 
-// Objects are counted, listed, and found by their numbers. Long lists are split into messages that
-// fit into a reader's buffer.
+// Objects are counted, listed, and found by their numbers. Long lists are split into messages small
+// enough for a reader's buffer.
 func TestNetlinkObjects(t *testing.T) {
 	var all []Object
 	for i := range uint32(200) {
@@ -264,7 +264,7 @@ func TestAddr(t *testing.T) {
 	}
 }
 
-// Every write command has a table of fields. The fields lie within its body and do not overlap. If
+// Every write command has a table of fields. The fields lie within the body and do not overlap. If
 // the command has a response, the first field is the address of the response.
 func TestFields(t *testing.T) {
 	for c, l := range layouts {

@@ -56,8 +56,8 @@ type CMRequest struct {
 	Out     int // bytes available for the response
 }
 
-// ParseCM decodes bytes that were written to an rdma_cm file. Reads beyond a body that is shorter
-// than its structure return zeros. The error is ErrLength, also for an unknown command.
+// ParseCM decodes bytes written to an rdma_cm file. Reads beyond a body shorter than the structure
+// return zeros. The error is ErrLength, also for an unknown command.
 func ParseCM(b []byte) (r CMRequest, err error) {
 	if len(b) < 8 {
 		return r, ErrLength
@@ -89,7 +89,7 @@ const (
 )
 
 // ParseAddr decodes a sockaddr_in or sockaddr_in6. valid is false for other families. The zone of a
-// link-local address is the number of its interface.
+// link-local address is the number of an interface.
 func ParseAddr(b Body) (a netip.AddrPort, valid bool) {
 	port := uint16(b.U8(2))<<8 | uint16(b.U8(3))
 	switch b.U16(0) {
@@ -105,8 +105,8 @@ func ParseAddr(b Body) (a netip.AddrPort, valid bool) {
 	return a, false
 }
 
-// PutAddr writes an address as a sockaddr of its family, or nothing for the zero address. b must
-// have at least 28 bytes. The zone of the address, if any, is the number of an interface.
+// PutAddr writes an address as a sockaddr of the address's family, or nothing for the zero address.
+// b must have at least 28 bytes. The zone of the address, if any, is the number of an interface.
 func PutAddr(b Body, a netip.AddrPort) {
 	switch {
 	case !a.IsValid():

@@ -23,7 +23,7 @@ const (
 
 func id(at int) Field { return Field{"id", at, 4, Identifier} }
 
-// cmFields are the bodies of the rdma_cm commands that iWARP uses, without the parts nothing reads.
+// cmFields are the bodies of the rdma_cm commands for iWARP, without the parts nothing reads.
 var cmFields = map[CMCommand][]Field{
 	CMCreateID: {{"uid", 0, 8, Any}, {"response", 8, 8, Reply}, {"ps", 16, 2, PortSpace},
 		{"qp_type", 18, 1, IDType}},
@@ -45,7 +45,7 @@ var cmFields = map[CMCommand][]Field{
 	CMMigrateID: {reply, id(8), {"fd", 12, 4, CMFile}},
 }
 
-// CMCommands returns the commands of rdma_cm that have fields, in order.
+// CMCommands returns the commands of rdma_cm with fields, in order.
 func CMCommands() []CMCommand { return slices.Sorted(maps.Keys(cmFields)) }
 
 // Fields returns the parts of the command's body.

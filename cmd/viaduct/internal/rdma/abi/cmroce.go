@@ -2,7 +2,7 @@ package abi
 
 // The additional parts of a RoCE connection's events and attributes.
 
-// A UDParam is the part of a datagram event that describes how to reach the other end.
+// A UDParam is the part of a datagram event with the address of the other end.
 type UDParam struct {
 	QP, QKey uint32
 	AH       Body // as MakeAH returns it; nil for none
@@ -45,7 +45,7 @@ type RoCEAttr struct {
 	MTU                  uint8 // code of the path MTU
 }
 
-// DatagramKey is the queue key of datagrams between programs that use rdma_cm.
+// DatagramKey is the queue key of datagrams between programs over rdma_cm.
 const DatagramKey = 0x01234567
 
 // Attributes in the answer, as bits of modify_qp.
@@ -104,7 +104,7 @@ func (a *RoCEAttr) For(s State) (b Body, ok bool) {
 }
 
 // PutPath writes the path record of a resolved route into the response of query_route. A route has
-// one path.
+// a single path.
 func PutPath(b Body, from, to [16]byte, mtu uint8) {
 	const pathAt, hops = 8, 64
 	p := b[pathAt:]
@@ -118,8 +118,8 @@ func PutPath(b Body, from, to [16]byte, mtu uint8) {
 	p.Put8(56, 1)
 }
 
-// Bytes of private data in each message of the connection manager. The kernel passes all of them to
-// the program, used or not.
+// Bytes of private data in each message of the connection manager. The kernel passes all private
+// data to the program, used or not.
 const (
 	PrivateRequest   = 56
 	PrivateReply     = 196

@@ -1,6 +1,6 @@
-// Package abi has the structures that user-space RDMA libraries and the kernel exchange: commands
-// of /dev/infiniband/uverbsN and rdma_cm, the netlink messages for finding devices, and the rings
-// of the siw provider. All are little-endian, like both processors that Viaduct supports here. The
+// Package abi has the structures exchanged between user-space RDMA libraries and the kernel:
+// commands of /dev/infiniband/uverbsN and rdma_cm, the netlink messages for finding devices, and
+// the rings of the siw provider. All are little-endian, like both processors supported here. The
 // package does no input or output.
 //
 // The structures are defined in Linux' include/uapi/rdma: ib_user_verbs.h, rdma_user_cm.h,
@@ -12,7 +12,7 @@ import "encoding/binary"
 var le = binary.LittleEndian
 
 // A Body is the body of a command or of a response. Its methods use the offsets of the structure.
-// Reads beyond its end return zeros, so that a decoder needs only one check of its length.
+// Reads beyond the end return zeros, so that a decoder needs only a single check of the length.
 type Body []byte
 
 // U8, U16, U32 and U64 return the number at an offset.
@@ -56,7 +56,7 @@ func (b Body) Bytes(at, n int) []byte {
 	return p
 }
 
-// Put8, Put16, Put32 and Put64 set the number at an offset, which must lie in b.
+// Put8, Put16, Put32 and Put64 set the number at an offset within b.
 func (b Body) Put8(at int, v uint8)   { b[at] = v }
 func (b Body) Put16(at int, v uint16) { le.PutUint16(b[at:], v) }
 func (b Body) Put32(at int, v uint32) { le.PutUint32(b[at:], v) }

@@ -12,7 +12,7 @@ type Field struct {
 	Kind     Kind
 }
 
-// A Kind is the meaning of a field. It determines which values are wrong.
+// A Kind is the meaning of a field. It determines the set of wrong values.
 type Kind uint8
 
 // The kinds of fields.
@@ -75,7 +75,7 @@ var fields = map[Command][]Field{
 
 var reply = Field{"response", 0, 8, Reply}
 
-// Commands returns the write commands that all providers send, in order.
+// Commands returns the write commands common to all providers, in order.
 func Commands() []Command { return slices.Sorted(maps.Keys(fields)) }
 
 // Fields returns the parts of the command's body.

@@ -2,8 +2,7 @@ package abi
 
 import "errors"
 
-// IoctlVerbs is the number of the ioctl with which libraries send commands if they do not use
-// write.
+// IoctlVerbs is the number of the ioctl for commands of libraries that do not use write.
 const IoctlVerbs = 0xc0181b01
 
 // Additional errors of commands sent by ioctl.
@@ -12,15 +11,15 @@ var (
 	ErrProtocol = errors.New("abi: there is no such method, or not with an attribute") // EPROTONOSUPPORT
 )
 
-// Commands that do not exist as write commands: open a context without its asynchronous events,
-// open those events, and query a GID.
+// Commands without a write form: open a context without asynchronous events, open the asynchronous
+// events, and query a GID.
 const (
 	OpenContext Command = 1<<30 + iota
 	AllocAsync
 	QueryGID
 )
 
-// OptionalAccess, in the answer to OpenContext, means that the device ignores unknown optional
+// OptionalAccess, in the answer to OpenContext, announces a device that ignores unknown optional
 // access flags of a region.
 const OptionalAccess = 1
 
@@ -52,8 +51,8 @@ const (
 	objAsyncEvent = 16
 )
 
-// invokeWrite is the method that carries a write command. Its attributes are the body, the response
-// and the number of the command.
+// invokeWrite is the method to carry a write command. Its attributes are the body, the response and
+// the number of the command.
 var invokeWrite = methodID{objDevice, 0}
 
 const (
@@ -67,11 +66,11 @@ type method struct {
 	command Command
 	in      []attrIn
 	out     []attrOut
-	// rest, if set, decodes the parts that do not correspond to one attribute each.
+	// rest, if set, decodes the parts without a separate attribute.
 	rest func(v *Ioctl, body Body) error
 }
 
-// An attrIn maps an attribute to its place in the body.
+// An attrIn maps an attribute to a place in the body.
 type attrIn struct {
 	id       uint16
 	at, size int
@@ -127,7 +126,7 @@ var methods = map[methodID]*method{
 		out: []attrOut{{0, 0, 0}, {13, 8, 20}, {14, 4, 4}},
 		rest: func(v *Ioctl, body Body) error {
 			const signalAll = 1 << 12 // IB_UVERBS_QP_CREATE_SQ_SIG_ALL
-			// Values that have no place in the body of the write command use the place of the
+			// Values without a place in the body of the write command use the place of the
 			// response's address.
 			flags := body.U32(0)
 			switch {
@@ -165,7 +164,7 @@ type attr struct {
 	data           uint64
 }
 
-// An Ioctl is a command carried by an ioctl. The Response of its Request is 0, because Answer
+// An Ioctl is a command carried by an ioctl. The Response of the Request is 0, because Answer
 // determines where the parts of the response go.
 type Ioctl struct {
 	Request
@@ -184,8 +183,8 @@ type Put struct {
 	Bytes []byte
 }
 
-// ParseIoctl decodes the structure at an address, a command to a device with this driver. read
-// reads the program's memory. The error is one of ErrFault, ErrLength, ErrProtocol, ErrCommand and
+// ParseIoctl decodes the structure at an address, a command to a device with the given driver. read
+// reads the program's memory. The error is ErrFault, ErrLength, ErrProtocol, ErrCommand or
 // ErrShort.
 func ParseIoctl(driver uint32, at uint64, read func(addr uint64, p []byte) error) (*Ioctl, error) {
 	v := &Ioctl{at: at, raw: make(Body, ioctlHeaderLen)}
@@ -269,8 +268,8 @@ func (v *Ioctl) find(id uint16) *attr {
 	return nil
 }
 
-// bytes returns the value of an attribute, which is in the attribute or at the address in it. It
-// returns nil if there is no such attribute.
+// bytes returns the value of an attribute, stored in the attribute or at the address in the
+// attribute. It returns nil if the attribute is absent.
 func (v *Ioctl) bytes(id uint16, read func(uint64, []byte) error) (Body, error) {
 	a := v.find(id)
 	switch {
@@ -288,7 +287,7 @@ func (v *Ioctl) bytes(id uint16, read func(uint64, []byte) error) (Body, error) 
 	return b[:a.len], nil
 }
 
-// invoke decodes a write command that the ioctl carries.
+// invoke decodes a write command carried by the ioctl.
 func (v *Ioctl) invoke(read func(uint64, []byte) error) error {
 	c, err := v.bytes(invokeCommand, read)
 	if err != nil {
@@ -378,11 +377,11 @@ func (v *Ioctl) Key() []byte {
 	return append(b, v.Driver...)
 }
 
-// Answer returns the bytes to write for a response of the core and one of the provider. Both may be
-// empty.
+// Answer returns the bytes to write for a response of the core and a response of the provider. Both
+// may be empty.
 func (v *Ioctl) Answer(core, driver Body) (puts []Put) {
-	// All attributes are written back. Those that received a value are marked, and numbers are
-	// stored in them.
+	// All attributes are written back. Attributes with a new value are marked, and numbers are
+	// stored inline.
 	raw := append(Body(nil), v.raw...)
 	put := func(id uint16, b Body) {
 		for i := range v.attrs {

@@ -31,7 +31,7 @@ func ioctlBytes(object, method uint16, attrs ...ioctlAttr) Body {
 	return b
 }
 
-// memoryAt returns a function that reads b as memory starting at 0x1000.
+// memoryAt returns a function to read b as memory starting at 0x1000.
 func memoryAt(b []byte) func(uint64, []byte) error {
 	return func(addr uint64, p []byte) error {
 		if addr < 0x1000 || addr-0x1000 > uint64(len(b)) || uint64(len(b))-(addr-0x1000) < uint64(len(p)) {
@@ -95,8 +95,8 @@ func TestParseIoctl(t *testing.T) {
 	}
 }
 
-// A queue pair created by attributes equals one created by the write command, and the answer goes
-// where the attributes say.
+// A queue pair created by attributes equals a queue pair created by the write command, and the
+// answer goes where the attributes say.
 func TestIoctlCreateQP(t *testing.T) {
 	b := ioctlBytes(objQP, 0,
 		ioctlAttr{2, 0, 1, 11}, ioctlAttr{4, 0, 1, 12}, ioctlAttr{5, 0, 1, 13}, ioctlAttr{3, 0, 1, 14},
@@ -134,8 +134,7 @@ func TestIoctlCreateQP(t *testing.T) {
 			t.Errorf("attribute %d is marked as written: %v", back.U16(16*i), marked)
 		}
 	}
-	// The second call finds the values the first one has stored in the structure, and is the same
-	// command.
+	// The second call finds the values of the first call in the structure, and is the same command.
 	copy(b[24:], back)
 	again, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b))
 	if err != nil || !bytes.Equal(again.Key(), v.Key()) {
@@ -143,7 +142,7 @@ func TestIoctlCreateQP(t *testing.T) {
 	}
 }
 
-// Of the flags of a queue pair only the one that signals all requests is supported.
+// Of the flags of a queue pair, only the flag to signal all requests is supported.
 func TestIoctlQPFlags(t *testing.T) {
 	for bit := range 32 {
 		b := ioctlBytes(objQP, 0,
@@ -238,8 +237,8 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// Libraries that send commands by ioctl alone destroy objects by methods of their classes, while
-// they make address handles and windows by commands the ioctl carries.
+// Libraries that send commands by ioctl alone destroy objects by methods of their classes, but make
+// address handles and windows by commands inside the ioctl.
 func TestIoctlDestroy(t *testing.T) {
 	for _, c := range []struct {
 		object, method uint16

@@ -91,9 +91,9 @@ func CharDev(major, minor uint32) uint64 {
 // CMDev is the device number of rdma_cm.
 var CMDev = CharDev(10, 121)
 
-// AnswerNetlink answers the messages in b, which the port pid has sent to a socket of RDMA's
-// netlink family. Each element of the result is a datagram. A message with an invalid length ends
-// the list, and gets no answer.
+// AnswerNetlink answers the messages in b, sent by the port pid to a socket of RDMA's netlink
+// family. Each element of the result is a datagram. A message with an invalid length ends the list,
+// and gets no answer.
 func AnswerNetlink(b []byte, pid uint32, devices []Found) (out [][]byte) {
 	for len(b) >= 16 {
 		h := Body(b)
@@ -115,7 +115,7 @@ type nlRequest struct {
 	attrs      []byte
 }
 
-// attr returns an attribute of the request, and whether the request has it.
+// attr returns an attribute of the request, and whether the request has the attribute.
 func (m *nlRequest) attr(typ uint16) (Body, bool) {
 	for b := m.attrs; len(b) >= 4; {
 		n := int(le.Uint16(b))
@@ -160,7 +160,7 @@ func (m *nlRequest) answer(devices []Found) [][]byte {
 	return m.fail(eopnotsupp)
 }
 
-// each describes all devices, or the requested one.
+// each describes all devices, or the requested device.
 func (m *nlRequest) each(devices []Found, describe func(*Found) []byte) (out [][]byte) {
 	if m.dumps() {
 		for i := range devices {
@@ -178,8 +178,8 @@ func (m *nlRequest) each(devices []Found, describe func(*Found) []byte) (out [][
 // end returns the last message of a list.
 func (m *nlRequest) end() []byte { return nlMessage(nlDone, nlMulti, m.seq, m.pid, make([]byte, 4)) }
 
-// done returns an answer, with an acknowledgement if the request asks for one. Lists are not
-// acknowledged, because they have an end message.
+// done returns an answer, with an acknowledgement if requested. Lists are not acknowledged, because
+// lists have an end message.
 func (m *nlRequest) done(answer []byte) [][]byte {
 	if m.flags&nlAck == 0 {
 		return [][]byte{answer}
@@ -194,7 +194,7 @@ const (
 	eopnotsupp = 95
 )
 
-// device returns the device in the request, or nil if there is no such device.
+// device returns the device in the request, or nil for an unknown device.
 func (m *nlRequest) device(devices []Found) *Found {
 	a, ok := m.attr(attrDevIndex)
 	for i := range devices {

@@ -1,6 +1,6 @@
 package abi
 
-// An ObjectKind is a kind of objects that netlink lists.
+// An ObjectKind is a kind of objects listed by netlink.
 type ObjectKind int
 
 // The kinds, in the order of the kernel's summary.
@@ -14,8 +14,8 @@ const (
 	ObjectSRQ
 )
 
-// objectKinds holds how each kind is listed: its name in the summary, its command, and the
-// attributes of the table, of an entry, and of the number that selects one entry.
+// objectKinds holds how each kind is listed: name in the summary, command, and the attributes of
+// the table, of an entry, and of the number to select an entry.
 var objectKinds = [...]struct {
 	name                      string
 	command, table, entry, id uint16
@@ -81,7 +81,7 @@ func (o Object) QP(typ uint8, state State, pd uint32) Object {
 	return o
 }
 
-// Users adds the number of objects that use this one.
+// Users adds the number of other objects that use o.
 func (o Object) Users(n int) Object {
 	o.attrs = nlAttr(o.attrs, attrUsers, le.AppendUint64(nil, uint64(n)))
 	return o
@@ -99,8 +99,8 @@ func (o Object) Length(n uint64) Object {
 	return o
 }
 
-// CM adds the attributes of an rdma_cm identifier. state is one of the kernel's. The addresses are
-// encoded as sockaddr of 28 bytes.
+// CM adds the attributes of an rdma_cm identifier. state is a number of the kernel. The addresses
+// are encoded as sockaddr of 28 bytes.
 func (o Object) CM(state uint8, space uint32, src, dst []byte) Object {
 	o.attrs = nlAttr(o.attrs, attrState, []byte{state})
 	o.attrs = nlAttr(o.attrs, attrPortSpace, Words(space))
@@ -117,7 +117,7 @@ func (o Object) CM(state uint8, space uint32, src, dst []byte) Object {
 	return o
 }
 
-// head returns the attributes that name a device.
+// head returns the identifying attributes of a device.
 func (d *Found) head() []byte {
 	return nlAttr(nlAttr(nil, attrDevIndex, Words(d.Index)), attrDevName, append([]byte(d.Name), 0))
 }
@@ -144,10 +144,10 @@ func (d *Found) summary() []byte {
 	return nlAttr(d.head(), attrSummary|nested, table)
 }
 
-// maxTable bounds the length of a list in one message.
+// maxTable bounds the length of a list in a message.
 const maxTable = 3 << 10
 
-// resources answers a request for all objects of a kind, or for one by its number.
+// resources answers a request for all objects of a kind, or for an object by number.
 func (m *nlRequest) resources(devices []Found, k ObjectKind) [][]byte {
 	d := m.device(devices)
 	id, named := m.attr(objectKinds[k].id)
@@ -168,8 +168,8 @@ func (m *nlRequest) resources(devices []Found, k ObjectKind) [][]byte {
 	}
 	var out [][]byte
 	var table []byte
-	// Our objects belong to no port. rdma asks for the objects of no port, and then for those of
-	// each port.
+	// Our objects belong to no port. rdma asks for the objects of no port, and then for the objects
+	// of each port.
 	if port, ok := m.attr(attrPortIndex); ok && len(port) == 4 && port.U32(0) != 0 {
 		return [][]byte{m.end()}
 	}

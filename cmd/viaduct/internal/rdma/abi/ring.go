@@ -5,20 +5,20 @@ const (
 	SQELen = 120
 	RQELen = 112
 	CQELen = 32
-	// CQCtrlLen is the length of the control word after the last entry of a completion queue. In
-	// it, the program requests an event.
+	// CQCtrlLen is the length of the control word after the last entry of a completion queue. The
+	// program requests events in the control word.
 	CQCtrlLen = 8
 
 	MaxSGE    = 6  // scatter/gather elements of an entry
 	MaxInline = 80 // bytes of inline payload; they take the room of all elements but the first
 )
 
-// NoKey, as the offset of a ring in the answer to the command that creates it, means to the
-// provider that there is no ring. Therefore no ring may be placed at this offset.
+// NoKey, as the offset of a ring in the answer to a create command, means to the provider: there is
+// no ring. Therefore no ring may be placed at this offset.
 const NoKey = 0x90000
 
 // Flags of entries. In send and receive entries, Valid is in the word at FlagsAt. In completions,
-// it is in the lowest byte of that word.
+// Valid is in the lowest byte of the word at FlagsAt.
 const (
 	Valid     = 1 << 0
 	Inline    = 1 << 1
@@ -136,8 +136,8 @@ type Completion struct {
 	Solicited bool // the program may have requested events only for such completions
 }
 
-// Put writes the completion except for the flags at FlagsAt, which it returns. The caller stores
-// the flags last, because that makes the entry visible to the program.
+// Put writes the completion except for the flags at FlagsAt, and returns the flags. The caller
+// stores the flags last, because the flags make the entry visible to the program.
 func (c *Completion) Put(b []byte) (flags uint32) {
 	p := Body(b)
 	p.Put64(0, c.ID)

@@ -16,7 +16,7 @@ const (
 	Global                      // not 0: packets have a global header
 )
 
-// rxeFields are the bodies of the commands that only the rxe provider sends.
+// rxeFields are the bodies of the commands only the rxe provider sends.
 var rxeFields = map[Command][]Field{
 	CreateAH: {reply, {"user_handle", 8, 8, Any}, {"pd_handle", 16, 4, Domain}, {"dgid", 24, 8, Address},
 		{"dgid", 32, 8, Address},
@@ -41,5 +41,5 @@ var rxeFields = map[Command][]Field{
 		{"is_srq", 46, 1, Bool}, {"comp_mask", 48, 4, Zero}, {"create_flags", 52, 4, Zero}},
 }
 
-// RXECommands returns the commands that only the rxe provider sends, in their order.
+// RXECommands returns the commands only the rxe provider sends, in order of number.
 func RXECommands() []Command { return slices.Sorted(maps.Keys(rxeFields)) }

@@ -45,7 +45,7 @@ const (
 	CreateQPEx            = Extended | CreateQP
 )
 
-// A layout holds the least lengths of a command and its response.
+// A layout holds the least lengths of a command and the response.
 type layout struct {
 	name     string
 	in       int // bytes of the body, without headers
@@ -133,7 +133,7 @@ type Request struct {
 	Room     int    // bytes for the response, including the provider's part
 }
 
-// ParseRequest decodes bytes that were written to a uverbs file. The request refers to b.
+// ParseRequest decodes bytes written to a uverbs file. The request refers to b.
 func ParseRequest(b []byte) (r Request, err error) {
 	if len(b) < headerLen {
 		return r, ErrLength
@@ -197,8 +197,8 @@ func ParseCreateCQ(b Body) CQRequest {
 	return CQRequest{b.U64(8), b.U32(16), b.U32(20), int32(b.U32(24))}
 }
 
-// ParseCreateCQEx decodes the body of the extended create_cq. more is true if it requests features
-// the plain command does not have, for example time stamps.
+// ParseCreateCQEx decodes the body of the extended create_cq. more is true if the body requests
+// features the plain command does not have, for example time stamps.
 func ParseCreateCQEx(b Body) (q CQRequest, more bool) {
 	q = CQRequest{b.U64(0), b.U32(8), b.U32(12), int32(b.U32(16))}
 	return q, b.U32(20) != 0 || b.U32(24) != 0 || b.U32(28) != 0
@@ -237,7 +237,7 @@ type QPRequest struct {
 	IsSRQ                    bool
 }
 
-// TypeRC is the only type of queue pair that iWARP has.
+// TypeRC is the only type of queue pair in iWARP.
 const TypeRC = 2
 
 // ParseCreateQP decodes the body of create_qp.
@@ -249,11 +249,10 @@ func ParseCreateQP(b Body) QPRequest {
 	}
 }
 
-// ParseCreateQPEx decodes the body of the extended create_qp. more is true if it requests features
-// the plain command does not have.
+// ParseCreateQPEx decodes the body of the extended create_qp. more is true if the body requests
+// features the plain command does not have.
 func ParseCreateQPEx(b Body) (q QPRequest, more bool) {
-	// The attributes have the layout of the plain command, in which the address of the response
-	// precedes them.
+	// The attributes have the layout of the plain command, after the address of the response.
 	q = ParseCreateQP(append(make(Body, 8), b.Bytes(0, 48)...))
 	return q, b.U32(48) != 0 || b.U32(52) != 0
 }
@@ -269,7 +268,8 @@ func ParseCreateSRQ(b Body) SRQRequest {
 	return SRQRequest{b.U64(8), b.U32(16), b.U32(20), b.U32(24), b.U32(28)}
 }
 
-// ParseCreateXSRQ decodes the body of create_xsrq. more is true for types other than the basic one.
+// ParseCreateXSRQ decodes the body of create_xsrq. more is true for types other than the basic
+// type.
 func ParseCreateXSRQ(b Body) (q SRQRequest, more bool) {
 	return SRQRequest{b.U64(8), b.U32(20), b.U32(24), b.U32(28), b.U32(32)}, b.U32(16) != 0
 }
@@ -328,7 +328,7 @@ func ParseModifyQP(b Body) ModifyRequest {
 // An AsyncType is the type of an asynchronous event.
 type AsyncType uint32
 
-// The types that these devices send.
+// The types of events sent by the service's devices.
 const (
 	AsyncCQError   AsyncType = 0
 	AsyncQPFatal   AsyncType = 1

@@ -35,7 +35,7 @@ func TestSlowAtomic(t *testing.T) {
 	<-begun
 	c.post(OpFetchAdd, 2, add)
 	c.want(2, Success)
-	// Even while the lock is held, a short request does not wait for it.
+	// Even while the lock is held, a short request does not wait.
 	f.atomics.Lock()
 	c.post(OpFetchAdd, 3, add)
 	f.atomics.Unlock()

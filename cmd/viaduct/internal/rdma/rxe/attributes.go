@@ -25,7 +25,7 @@ func (p *Path) usable(port *Port) bool {
 	return p.bytes[isGlobalAt] != 0 && (p.bytes[portAt] == 1 || p.bytes[portAt] == 0) && port.Has(p.SGID)
 }
 
-// Attributes are the attributes of a queue pair that modify_qp sets. A value is never changed in
+// Attributes are the attributes of a queue pair set by modify_qp. A value is never changed in
 // place.
 type Attributes struct {
 	State         abi.State

@@ -11,18 +11,18 @@ const (
 	batchMost  = 32
 	eachMost   = 1 << 10
 	chunksMost = 2 * batchMost
-	// batchCost is the cost of an entry in shortRoom, besides its payload. It is low because the
+	// batchCost is the cost of an entry in shortRoom, besides the payload. It is low because the
 	// entries of a batch share few system calls.
 	batchCost = entryCost / 4
 )
 
-// A batch is the short Writes and Sends at the head of a send queue, which are executed together.
-// One system call reads the payload of all requests. Another one writes the payload, if access to
-// the responder's process allows that.
+// A batch is the short Writes and Sends at the head of a send queue, executed together. One system
+// call reads the payload of all requests. Another system call writes the payload, if access to the
+// responder's process is allowed.
 //
-// The batch ends before the first entry that is invalid, long, of another kind, or has to wait.
-// That entry stays in the queue and is later executed alone, so that every fault is found and
-// reported in one place.
+// The batch ends before the first entry that is invalid, long, of another kind, or has to wait. The
+// entry stays in the queue and is later executed alone, so that every fault is found and reported
+// in a single place.
 type batch struct {
 	jobs  []job
 	size  int  // bytes of payload
@@ -51,7 +51,7 @@ func (b *batch) release() {
 	batches.Put(b)
 }
 
-// keep shortens the batch to the jobs for which upTo returns at most done.
+// keep shortens the batch to the jobs before the first whose upTo exceeds done.
 func (b *batch) keep(done int, upTo func(*job) int) {
 	for i := range b.jobs {
 		if upTo(&b.jobs[i]) > done {
@@ -62,7 +62,7 @@ func (b *batch) keep(done int, upTo func(*job) int) {
 }
 
 // carryOutBatch executes entries at the head of the send queue as a batch. It returns their cost in
-// the caller's room, or 0 if it executed none. send.mu is locked.
+// the caller's room, or 0 if none was executed. send.mu is locked.
 func (q *QP) carryOutBatch(a *Attributes, short bool, room int) (spent int) {
 	p, ok := q.peer(a).(*QP)
 	if !ok || p == nil {
@@ -87,7 +87,7 @@ func (q *QP) carryOutBatch(a *Attributes, short bool, room int) (spent int) {
 	return spent
 }
 
-// collect adds the next entry of the send queue to the batch. It returns false if that entry does
+// collect adds the next entry of the send queue to the batch. It returns false if the entry does
 // not belong to the batch.
 func (q *QP) collect(b *batch, room int) bool {
 	s, e := &q.send, &q.send.entry
@@ -113,8 +113,8 @@ func (q *QP) collect(b *batch, room int) bool {
 	return true
 }
 
-// respondBatch executes a batch at the responder, and shortens it to the executed jobs. If another
-// goroutine has the lock, a short batch does not wait, and no job is executed.
+// respondBatch executes a batch at the responder, and shortens the batch to the executed jobs. If
+// another goroutine has the lock, a short batch does not wait, and no job is executed.
 func (q *QP) respondBatch(from *QP, b *batch, short bool) {
 	if !short {
 		q.recv.mu.Lock()
@@ -153,7 +153,7 @@ func (q *QP) respondBatch(from *QP, b *batch, short bool) {
 }
 
 // place determines the responder's memory for a job. It returns false if the job cannot be executed
-// in this batch. receives is the number of receives the jobs before it complete.
+// in the batch. receives is the number of receives the earlier jobs complete.
 func (q *QP) place(a *Attributes, b *batch, j *job, receives uint32) bool {
 	to := &q.recv.pieces
 	first := len(to.list)

@@ -29,7 +29,7 @@ func (e *end) postAll(n int, fill func(i int, b abi.Body)) {
 }
 
 // Short requests posted together are executed with one read of all payload and one write. An
-// invalid request gets its own status; earlier requests succeed, later requests are flushed and
+// invalid request gets a separate status; earlier requests succeed, later requests are flushed and
 // write nothing.
 func TestBatch(t *testing.T) {
 	const n, bad = 12, 7

@@ -1,13 +1,12 @@
 package rxe
 
-// A Chunk is a piece of a process's memory, and the bytes to copy to or from it.
+// A Chunk is a piece of a process's memory, and the bytes to copy to or from the piece.
 type Chunk struct {
 	Bytes []byte
 	Addr  uint64
 }
 
-// A Process is the address space of a program. Two values are equal (==) if they belong to the same
-// program.
+// A Process is the address space of a program. Two values for the same program are equal (==).
 type Process interface {
 	// ReadAll and WriteAll copy the chunks in order, with as few system calls as possible. They
 	// return the number of copied bytes. It is smaller than the total if a chunk fails; later
@@ -16,22 +15,22 @@ type Process interface {
 	WriteAll(chunks []Chunk) int
 }
 
-// copies is a list of chunks of one process.
+// copies is a list of chunks of a single process.
 type copies struct {
 	process Process
 	list    []Chunk
 	size    int // bytes of all chunks
 }
 
-// reset empties the list, and removes its references to memory.
+// reset empties the list, and removes the references to memory.
 func (c *copies) reset() {
 	clear(c.list)
 	c.process, c.list, c.size = nil, c.list[:0], 0
 }
 
 // add adds chunks for the first len(b) bytes of pieces, to be copied to or from b. It returns false
-// and adds nothing if the pieces belong to another process or the list is full. Chunks that are
-// adjacent on both sides are merged.
+// and adds nothing if the pieces belong to another process or the list is full. Chunks adjacent on
+// both sides are merged.
 func (c *copies) add(pieces []piece, b []byte) bool {
 	n, last := len(c.list), Chunk{}
 	if n > 0 {

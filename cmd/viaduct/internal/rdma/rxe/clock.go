@@ -2,21 +2,21 @@ package rxe
 
 import "time"
 
-// rnrTimes holds the times that the values of a responder's timer field stand for, in microseconds.
+// rnrTimes holds the meanings of the values of a responder's timer field, in microseconds.
 var rnrTimes = [32]time.Duration{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640,
 	960, 1280, 1920, 2560, 3840, 5120,
 	7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520}
 
 func rnrTime(timer uint8) time.Duration { return rnrTimes[timer&31] * time.Microsecond }
 
-// rnrLimit returns the time after which a requester gives up a responder without a receive: count
-// times the responder's timer. forever is true if count means that it never gives up.
+// rnrLimit returns how long a requester waits for a responder without a receive: count times the
+// responder's timer. forever is true for a count without a limit.
 func rnrLimit(count, timer uint8) (limit time.Duration, forever bool) {
 	return time.Duration(count) * rnrTime(timer), count == retryAlways
 }
 
 // ackLimit returns how long a requester waits for a silent queue pair before giving up: a timeout,
-// and one more for each retry. forever is true for a timeout of 0, which means no limit.
+// and another for each retry. forever is true for a timeout of 0: no limit.
 func ackLimit(timeout, retries uint8) (limit time.Duration, forever bool) {
 	return (4096 * time.Nanosecond << timeout) * (time.Duration(retries) + 1), timeout == 0
 }
@@ -44,8 +44,8 @@ func (w *wait) limit(a *Attributes) (time.Duration, bool) {
 	return ackLimit(a.Timeout, a.Retry)
 }
 
-// Intervals at which the head is tried again. They are needed because a posted receive, or room in
-// a socket, causes no notification.
+// Intervals between attempts of the head. They are needed because a posted receive, or room in a
+// socket, causes no notification.
 const (
 	lookSoon  = 50 * time.Microsecond
 	lookLater = time.Millisecond

@@ -25,7 +25,7 @@ const (
 	RNRRetryExceeded Status = 13
 )
 
-// String returns the beginning of the text that ibv_wc_status_str returns.
+// String returns the beginning of the text of ibv_wc_status_str.
 func (s Status) String() string {
 	switch s {
 	case Success:

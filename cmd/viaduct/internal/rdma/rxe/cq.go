@@ -7,7 +7,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// Errors of methods that create or change objects.
+// Errors of methods to create or change objects.
 var (
 	ErrInvalid = errors.New("rxe: a value is outside what the device allows") // EINVAL
 	ErrMemory  = errors.New("rxe: no memory for a ring")                      // ENOMEM
@@ -30,7 +30,7 @@ type CQ struct {
 	overrun bool   // guarded by mu
 }
 
-// A notify records for which completions the program requested an event.
+// A notify records the kind of completions the program requested an event for.
 type notify uint8
 
 const (
@@ -51,16 +51,16 @@ func NewCQ(a Arena, n uint32, ev CQEvents) (*CQ, error) {
 	return &CQ{events: ev, ring: r}, nil
 }
 
-// Describe returns the number of completions that fit, and the description of the ring.
+// Describe returns the capacity in completions, and the description of the ring.
 func (q *CQ) Describe() (entries uint32, info abi.Body) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.ring.mask, q.ring.info()
 }
 
-// Resize moves the queue with its unread completions to a new ring for at least n entries. It calls
+// Resize moves the queue with the unread completions to a new ring for at least n entries. It calls
 // keep with the description of the new ring. If keep returns false, because the program could not
-// be informed, the queue keeps its old ring. The error is ErrInvalid if the unread completions do
+// be informed, the queue keeps the old ring. The error is ErrInvalid if the unread completions do
 // not fit or the queue is closed, or ErrMemory.
 func (q *CQ) Resize(n uint32, keep func(entries uint32, info abi.Body) bool) error {
 	q.mu.Lock()
@@ -89,7 +89,8 @@ func (q *CQ) Resize(n uint32, keep func(entries uint32, info abi.Body) bool) err
 	return nil
 }
 
-// Notify requests an event for the next completion, or only for the next solicited or failed one.
+// Notify requests an event for the next completion, or only for the next solicited or failed
+// completion.
 func (q *CQ) Notify(solicited bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,16 +13,16 @@ const (
 )
 
 // Service levels in the completions of datagrams. UCX before 1.19 reads the kind of network header
-// from the service level, where adapters of one vendor store it: the low bits are 2 for IPv4 and 1
+// from the service level, as stored by adapters of one vendor: the low bits are 2 for IPv4 and 1
 // for IPv6.
 const (
 	levelIPv4 = 10
 	levelIPv6 = 9
 )
 
-// datagram sends an entry to all queue pairs at its destination. A queue pair without a receive
-// does not get the datagram, and nobody is informed. If the datagram has to leave through a socket
-// that is full, the outcome is noRoom and nothing was sent.
+// datagram sends an entry to all queue pairs at the destination. A queue pair without a receive
+// does not get the datagram, and nobody is informed. If the datagram has to leave through a full
+// socket, the outcome is noRoom and nothing was sent.
 func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 	e := r.entry
 	if e.size > maxDatagram {
@@ -73,8 +73,8 @@ func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 	return done, Success
 }
 
-// receiveDatagram stores a datagram in the next receive if it fits; otherwise it drops the
-// datagram.
+// receiveDatagram stores a datagram in the next receive if the datagram fits, and otherwise drops
+// the datagram.
 func (q *QP) receiveDatagram(b []byte, qkey uint32, c completion) {
 	q.recv.mu.Lock()
 	defer q.recv.mu.Unlock()

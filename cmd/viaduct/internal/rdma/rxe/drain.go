@@ -3,7 +3,7 @@ package rxe
 import "viaduct/cmd/viaduct/internal/rdma/abi"
 
 // A drainState is the progress of a send queue towards being drained. In the state SQD no request
-// is begun. The queue is drained when the requests that were begun before are complete.
+// is begun. The queue is drained when all requests begun before are complete.
 type drainState uint32
 
 const (
@@ -20,7 +20,7 @@ func (q *QP) startDraining(tell bool) {
 	q.drain.Store(uint32(s))
 }
 
-// draining reports whether the queue pair is in SQD and its send queue is not drained yet.
+// draining reports whether the queue pair is in SQD and the send queue is not drained yet.
 func (q *QP) draining() bool {
 	return drainState(q.drain.Load()) != drained && q.attrs.Load().State == abi.SQD
 }

@@ -7,9 +7,9 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A queue pair in SQD is drained when the request that was begun is complete, and not before. The
-// attribute shows that, and an event if the program requested one. Later requests begin when the
-// queue pair is back in RTS.
+// A queue pair in SQD is drained when the begun request is complete, and not before. The attribute
+// shows the drained state, and so does an event if requested. Later requests begin when the queue
+// pair is back in RTS.
 func TestDrain(t *testing.T) {
 	for _, tell := range []bool{true, false} {
 		f := NewFabric()

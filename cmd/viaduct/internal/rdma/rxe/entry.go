@@ -71,7 +71,7 @@ func (l *elementList) parse(b abi.Body, n int) {
 }
 
 // size returns the sum of the lengths. The length field of the entry is not used, because some
-// versions of the provider set it wrongly.
+// versions of the provider set a wrong length.
 func (l *elementList) size() (n uint64) {
 	for i := range l.list() {
 		n += uint64(l.at[i].length)
@@ -79,7 +79,7 @@ func (l *elementList) size() (n uint64) {
 	return n
 }
 
-// A posted holds the values of a send entry that are needed for its completion.
+// A posted holds the values of a send entry needed for the completion.
 type posted struct {
 	id    uint64
 	op    Op
@@ -110,14 +110,14 @@ type remote struct {
 	compare, swap uint64
 }
 
-// A bindRequest holds the fields of an entry that binds a window.
+// A bindRequest holds the fields of an entry to bind a window.
 type bindRequest struct {
 	addr, length           uint64
 	regionKey, key, newKey uint32
 	access                 uint32
 }
 
-// take copies an entry from its slot in the ring, and decodes the copy.
+// take copies an entry from a slot in the ring, and decodes the copy.
 func (e *sendEntry) take(slot []byte) {
 	n := copy(e.raw[:sendHeadLen], slot)
 	b := abi.Body(e.raw[:n])

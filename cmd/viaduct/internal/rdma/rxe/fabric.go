@@ -39,7 +39,7 @@ func (p *Port) GID(index uint8) (g GID) {
 // Has reports whether the table has an entry at index.
 func (p *Port) Has(index uint8) bool { return p.GID(index) != GID{} }
 
-// all returns the table, which the caller must not change.
+// all returns the table. The caller must not change the table.
 func (p *Port) all() []GID {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -58,7 +58,7 @@ func (p *Port) owns(g GID) bool {
 	return false
 }
 
-// A Fabric connects queue pairs. The queue pairs of one supervisor reach each other directly,
+// A Fabric connects queue pairs. The queue pairs of a supervisor reach each other directly,
 // whatever their devices, and all others by RoCEv2.
 type Fabric struct {
 	atomics sync.Mutex // locked around each atomic operation, so that these exclude each other
@@ -96,7 +96,7 @@ func (f *Fabric) NewPort() *Port {
 	return p
 }
 
-// local reports whether g is an address of one of the fabric's ports.
+// local reports whether g is an address of a port of the fabric.
 func (f *Fabric) local(g GID) bool {
 	f.mu.Lock()
 	ports := f.ports
@@ -156,7 +156,7 @@ const (
 )
 
 // Attach makes a queue pair a member of a multicast group. The error is ErrInvalid for a queue pair
-// that is not UD or an address that is not multicast, and ErrMemory for an exceeded limit.
+// other than UD or an address other than multicast, and ErrMemory for an exceeded limit.
 func (f *Fabric) Attach(q *QP, g GID) error {
 	if q.typ != UD || !g.multicast() {
 		return ErrInvalid
@@ -221,7 +221,7 @@ func (f *Fabric) attached(q *QP) bool {
 	return len(q.groups) > 0
 }
 
-// members returns the queue pairs that receive a datagram to an address and queue pair number.
+// members returns the receiving queue pairs for a datagram to an address and queue pair number.
 func (f *Fabric) members(to GID, qpn uint32) []*QP {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -238,5 +238,5 @@ func (f *Fabric) members(to GID, qpn uint32) []*QP {
 	return nil
 }
 
-// String formats the address as programs print it: a mapped IPv4 address in the form of IPv4.
+// String formats the address as in programs' output: a mapped IPv4 address in the form of IPv4.
 func (g GID) String() string { return netip.AddrFrom16(g).Unmap().String() }

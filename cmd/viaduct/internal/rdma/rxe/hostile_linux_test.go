@@ -9,7 +9,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A program that writes random bytes to its rings while requests are executed harms nobody: other
+// A program that writes random bytes to the rings while requests are executed harms nobody: other
 // memory stays unchanged, and the other queue pair still works.
 func TestHostileRings(t *testing.T) {
 	f := NewFabric()
@@ -60,7 +60,8 @@ func TestHostileRings(t *testing.T) {
 	}
 }
 
-// If the indexes of a ring change at random while the ring is used, only its own queue pair fails.
+// If the indexes of a ring change at random while the ring is used, only the queue pair of the ring
+// fails.
 func TestHostileIndexes(t *testing.T) {
 	f := NewFabric()
 	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)

@@ -9,9 +9,9 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A link is the connection of a queue pair with one of another supervisor or host. It is the
-// rocecore.Host of pair. pair calls its host with the lock of pair held. That lock is taken before
-// the locks of the sides.
+// A link is the connection of a queue pair with a queue pair of another supervisor or host. It is
+// the rocecore.Host of pair. pair calls the host with the lock of pair held. The lock of pair is
+// taken before the locks of the sides.
 type link struct {
 	qp   *QP
 	pair *roceudp.Pair
@@ -34,7 +34,7 @@ type sending struct {
 	buf     buffer
 }
 
-// connect creates the link to the peer of a queue pair that becomes ready to receive.
+// connect creates the link to the peer of a queue pair at the transition to ready to receive.
 func (q *QP) connect(a *Attributes) error {
 	own := q.port.GID(a.Path.SGID).addr()
 	pair, err := q.fabric.wire.pair(own, q.num)
@@ -83,7 +83,7 @@ func (l *link) start(a *Attributes) {
 		Retries: int(a.Retry), RNRRetry: int(a.RNRRetry)})
 }
 
-// end closes the link. Nothing completes after it returns.
+// end closes the link. Nothing completes after end returns.
 func (l *link) end() {
 	s := &l.qp.send
 	s.mu.Lock()
@@ -92,16 +92,15 @@ func (l *link) end() {
 	l.pair.Close()
 }
 
-// postMost is the number of entries that are posted together. postRoom bounds the bytes in progress
-// that a short caller may reach. Another goroutine posts the rest, because each packet costs a
-// system call.
+// postMost is the number of entries posted together. postRoom bounds the bytes a short caller may
+// have in progress. Another goroutine posts the rest, because each packet costs a system call.
 const (
 	postMost = 32
 	postRoom = 24 << 10
 )
 
-// work posts the entries of the send queue until there are none, one has to wait, or a short caller
-// has to stop. Only one goroutine calls it at a time.
+// work posts the entries of the send queue until there are none, an entry has to wait, or a short
+// caller has to stop. Only a single goroutine calls work at a time.
 func (l *link) work(short bool) progress {
 	for {
 		rs, p := l.take(short)
@@ -175,7 +174,7 @@ func (l *link) reachable(e *sendEntry) bool {
 	return ps.addAll(l.qp.memory, e.elements.list(), e.op.localRights())
 }
 
-// post converts an entry to a request, and records it as in progress.
+// post converts an entry to a request, and records the request as in progress.
 func (l *link) post(e *sendEntry) *sending {
 	w := &sending{posted: e.posted}
 	r := &w.request
@@ -201,7 +200,7 @@ func (l *link) post(e *sendEntry) *sending {
 	return w
 }
 
-// coreOp maps the operations that need a peer to operations of rocecore.
+// coreOp maps the operations with a peer to operations of rocecore.
 var coreOp = map[Op]rocecore.Op{
 	OpWrite: rocecore.Write, OpWriteImm: rocecore.Write, OpSend: rocecore.Send, OpSendImm: rocecore.Send,
 	OpSendInvalidate: rocecore.SendInvalidate,

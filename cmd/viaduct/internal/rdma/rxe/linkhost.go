@@ -16,8 +16,8 @@ var remoteRights = map[rocecore.Access]uint32{
 	rocecore.RemoteAtomic: abi.AccessRemoteAtomic,
 }
 
-// find returns the region that contains the n bytes at p, with a hold for the caller to release,
-// and their address in the region. The region is nil if the peer may not access the bytes.
+// find returns the region with the n bytes at p, with a hold for the caller to release, and their
+// address in the region. The region is nil if the peer may not access the bytes.
 func (l *link) find(p rocecore.Place, n uint64, need uint32) (Region, uint64) {
 	q := l.qp
 	if r, at, isWindow := q.space.find(q, p.Key, p.VA, n, need); isWindow {

@@ -7,8 +7,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Management is the queue pair 1 of an address, which sends and receives datagrams of connection
-// management. All methods are safe for concurrent use. It is closed with its fabric.
+// A Management is the queue pair 1 of an address, for the datagrams of connection management. All
+// methods are safe for concurrent use. It is closed with the fabric.
 type Management struct {
 	udLink // provides the methods of a rocecore.Host that datagrams do not need
 	handle func(from netip.Addr, b []byte)
@@ -57,5 +57,5 @@ var _ rocecore.Host = (*Management)(nil)
 // OnWire reports whether packets can have the address g.
 func OnWire(g GID) bool { return onWire(g.addr()) }
 
-// Local reports whether g is an address of one of the fabric's ports.
+// Local reports whether g is an address of a port of the fabric.
 func (f *Fabric) Local(g GID) bool { return f.local(g) }

@@ -5,25 +5,25 @@ import (
 	"sync"
 )
 
-// ErrGone reports that the program of a region has ended. The memory no longer exists, though queue
-// pairs of the program may remain for a short time.
+// ErrGone reports the end of a region's program. The memory no longer exists, though queue pairs of
+// the program may remain for a short time.
 var ErrGone = errors.New("rxe: the program that registered the memory has ended")
 
-// A Memory is the registered memory of a protection domain. Two values are equal (==) if they
-// belong to the same domain.
+// A Memory is the registered memory of a protection domain. Two values of the same domain are equal
+// (==).
 type Memory interface {
-	// Find returns the region with the given key, held until its Release. It returns nil if the
-	// domain has no such region, if the n bytes at addr are not all in the region, or if a right of
-	// need (abi.AccessLocalWrite and so on) is missing.
+	// Find returns the region with the given key, held until Release. It returns nil if the domain
+	// has no region with the key, if the n bytes at addr are not all in the region, or if a right
+	// of need (abi.AccessLocalWrite and so on) is missing.
 	Find(key uint32, addr, n uint64, need uint32) Region
 }
 
-// A Region is a registered piece of a program's memory. addr is the address that the program and
-// its peers use.
+// A Region is a registered piece of a program's memory. addr is the address used by the program and
+// the program's peers.
 type Region interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
-	// Place returns the process whose memory the region is, and the address in that process of the
+	// Place returns the process whose memory the region is, and the address in the process of the
 	// byte at addr. The process is nil if the memory can be copied only with ReadAt and WriteAt.
 	Place(addr uint64) (Process, uint64)
 	// Hold keeps the region registered until Release. It returns false if the region is closed.
@@ -34,20 +34,20 @@ type Region interface {
 	Bound(n int)
 }
 
-// A piece is a part of a region that is held.
+// A piece is a part of a held region.
 type piece struct {
 	region Region
 	addr   uint64
 	n      int
 }
 
-// pieces holds the memory of one side of a copy.
+// pieces holds the memory of a single side of a copy.
 type pieces struct {
 	list []piece
 	size int // bytes of all pieces
 }
 
-// add adds a piece of a region that the caller holds. pieces takes over the hold.
+// add adds a piece of a region held by the caller. pieces takes over the hold.
 func (ps *pieces) add(r Region, addr uint64, n int) {
 	ps.list = append(ps.list, piece{r, addr, n})
 	ps.size += n
@@ -78,19 +78,19 @@ func (ps *pieces) release() {
 	ps.list, ps.size = ps.list[:0], 0
 }
 
-// A copyError reports on which side a copy failed.
+// A copyError reports the side where a copy failed.
 type copyError struct {
 	reading bool
 	gone    bool // the program on that side has ended
 }
 
-// chunkLen is the number of bytes copied at a time, which fit into the processor's cache.
+// chunkLen is the number of bytes copied at a time, small enough for the processor's cache.
 const chunkLen = 128 << 10
 
 var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
 
-// move copies all bytes of from to the beginning of to. If it fails, a part may have been copied.
-// It returns nil on success.
+// move copies all bytes of from to the beginning of to. After an error, a part may have been
+// copied. It returns nil on success.
 func move(from, to *pieces) *copyError {
 	if from.size == 0 {
 		return nil

@@ -128,8 +128,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// A shared receive queue serves several queue pairs, sends one event when it runs low, and keeps
-// its receives over a resize.
+// A shared receive queue serves several queue pairs, sends a single event when running low, and
+// keeps the receives over a resize.
 func TestSharedQueue(t *testing.T) {
 	f := NewFabric()
 	told := 0
@@ -174,8 +174,8 @@ func TestSharedQueue(t *testing.T) {
 	}
 }
 
-// A completion queue keeps unread completions when it is resized, sends requested events, and
-// reports an overrun once.
+// A completion queue keeps unread completions over a resize, sends requested events, and reports an
+// overrun once.
 func TestCompletionQueue(t *testing.T) {
 	completed, overrun := 0, 0
 	q, err := NewCQ(&heap{}, 7, CQEvents{func() { completed++ }, func() { overrun++ }})
@@ -218,7 +218,7 @@ func TestCompletionQueue(t *testing.T) {
 	q.push(&completion{})
 }
 
-// An unreliable connection drops messages that cannot be received, and continues. Its sender is not
+// An unreliable connection drops messages without a receive, and continues. The sender is not
 // informed.
 func TestUnreliable(t *testing.T) {
 	f := NewFabric()

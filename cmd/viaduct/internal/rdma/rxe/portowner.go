@@ -33,7 +33,7 @@ func (u portUser) String() string {
 }
 
 // PortUser describes the user of UDP port 4791 of an address of this host. It returns "" if there
-// is none, if it is this process, or if the system does not show it.
+// is none, if the user is this process, or if the system does not show the user.
 func PortUser(addr netip.Addr) string {
 	for _, file := range []string{"/proc/net/udp", "/proc/net/udp6"} {
 		table, err := os.ReadFile(file)
@@ -54,7 +54,7 @@ func PortUser(addr netip.Addr) string {
 	return ""
 }
 
-// findPortUser finds the socket that receives packets to port 4791 of an address. table has the
+// findPortUser finds the receiving socket of packets to port 4791 of an address. table has the
 // format of /proc/net/udp and /proc/net/udp6.
 func findPortUser(table string, addr netip.Addr) (u portUser, ok bool) {
 	const local, uid, inode = 1, 7, 9 // fields of a line
@@ -92,7 +92,7 @@ func parseSocketAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.Unmap(), uint16(p)), nil
 }
 
-// socketHolder returns a process that has the socket open, or 0 if none can be found.
+// socketHolder returns a process with the socket open, or 0 if none can be found.
 func socketHolder(inode string) (pid int, name string) {
 	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	for _, fd := range fds {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// findPortUser finds a process by its socket. It finds the kernel's rxe by a socket without a file,
-// which has the port of all addresses.
+// findPortUser finds a process by a socket. It finds the kernel's rxe by a socket without a file,
+// on the port of all addresses.
 func TestFindPortUser(t *testing.T) {
 	const head = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n"
 	line := func(local, uid, inode string) string {

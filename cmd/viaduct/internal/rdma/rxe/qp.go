@@ -91,8 +91,8 @@ func (f *Fabric) NewQP(c Config) (*QP, error) {
 		q.tell = func(string) {}
 	}
 	q.attrs.Store(&Attributes{})
-	// Elements and inline data share the same bytes of an entry, so the program may use all of
-	// these bytes for either.
+	// Elements and inline data share the same bytes of an entry, so the program may use all bytes
+	// for either.
 	room := (max(l.SendSGE*sgeLen, l.Inline, sgeLen) + sgeLen - 1) / sgeLen * sgeLen
 	l.SendSGE, l.Inline = room/sgeLen, room
 	var err error
@@ -141,7 +141,7 @@ func (q *QP) Attributes() Attributes { return *q.attrs.Load() }
 func (q *QP) Passed() (sent, received uint64) { return q.sent.Load(), q.received.Load() }
 
 // Modify changes attributes and state. The error is ErrInvalid; nothing has changed then. If slow
-// is true, the caller must call Settle, which may wait for a copy to end.
+// is true, the caller must call Settle. Settle may wait for a copy to end.
 func (q *QP) Modify(c Change) (slow bool, err error) {
 	q.changing.Lock()
 	defer q.changing.Unlock()
@@ -173,7 +173,7 @@ func (q *QP) Modify(c Change) (slow bool, err error) {
 	return false, nil
 }
 
-// change applies a change to the attributes, and returns the old and the new ones.
+// change applies a change to the attributes, and returns the old and the new attributes.
 func (q *QP) change(c *Change) (old, now *Attributes, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -213,8 +213,8 @@ func (q *QP) fail() {
 	}
 }
 
-// Settle completes a change to the error or reset state. In the error state it flushes both queues,
-// the send queue first; in the reset state it empties them.
+// Settle completes a change to the error or reset state. In the error state, Settle flushes both
+// queues, the send queue first; in the reset state, Settle empties both.
 func (q *QP) Settle() {
 	switch q.attrs.Load().State {
 	case abi.Err:
@@ -238,8 +238,7 @@ func (q *QP) Settle() {
 }
 
 // flush completes all posted requests, and then all posted receives, while the queue pair is in the
-// error state. The program may reset the queue pair in between; entries it posts after that are not
-// flushed.
+// error state. The program may reset the queue pair in between; later entries are not flushed.
 func (q *QP) flush() {
 	if l := q.link.Load(); l != nil {
 		l.pair.Fail()
@@ -257,8 +256,8 @@ func (q *QP) flush() {
 // failed reports whether the queue pair is in the error state.
 func (q *QP) failed() bool { return q.attrs.Load().State == abi.Err }
 
-// flushReceives completes the posted receives. Receives of an SRQ stay there, except one already
-// taken.
+// flushReceives completes the posted receives. Receives of an SRQ stay there, except for a receive
+// already taken.
 func (q *QP) flushReceives() {
 	r := &q.recv
 	r.mu.Lock()
@@ -274,8 +273,8 @@ func (q *QP) flushReceives() {
 	}
 }
 
-// takeReceive takes the next receive for the request in progress, unless one is already held. It
-// returns false if none is posted. recv.mu is locked.
+// takeReceive takes the next receive for the request in progress, unless a receive is already held.
+// It returns false if none is posted. recv.mu is locked.
 func (q *QP) takeReceive() bool {
 	if q.recv.held {
 		return true
@@ -305,10 +304,10 @@ func (q *QP) finishReceive(c *completion) {
 	q.rcq.push(c)
 }
 
-// Busy reports whether the queue pair cannot be closed because it is a member of a multicast group.
+// Busy reports whether the queue pair cannot be closed because of membership in a multicast group.
 func (q *QP) Busy() bool { return q.fabric.attached(q) }
 
-// Close destroys the queue pair. It waits for copies in progress. After it returns, nothing is
+// Close destroys the queue pair. It waits for copies in progress. After Close returns, nothing is
 // written to the queues.
 func (q *QP) Close() {
 	q.fabric.remove(q)

@@ -6,7 +6,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A fault describes an invalid request by the statuses and the event that it causes.
+// A fault describes an invalid request by the resulting statuses and event.
 type fault struct {
 	requester Status
 	receive   Status        // status of the receive that the message has taken, if any
@@ -40,8 +40,8 @@ var (
 func wrong(f *fault) verdict { return verdict{fault: f} }
 
 // respond implements peer. The goroutine that serves all programs makes short requests. A short
-// request does not wait for the lock, because another queue pair holds it during a long copy. The
-// outcome is busy then.
+// request does not wait for the lock, because another queue pair holds the lock during a long copy.
+// The outcome is busy then.
 func (q *QP) respond(r *request) (outcome, Status, uint8) {
 	if !r.short {
 		q.recv.mu.Lock()
@@ -77,8 +77,8 @@ func (q *QP) answers(a *Attributes, from *QP) bool {
 	return !q.recv.closed && q.typ == from.typ && a.State >= abi.RTR && a.State != abi.Err && a.DestQP == from.num
 }
 
-// carryOut executes a request at the responder. It makes its checks in the same order as the
-// kernel's driver.
+// carryOut executes a request at the responder. The checks have the same order as in the kernel's
+// driver.
 func (q *QP) carryOut(a *Attributes, r *request) verdict {
 	e := r.entry
 	if need := e.op.right(); a.Access&need != need {
@@ -115,7 +115,7 @@ func (o Op) right() uint32 {
 }
 
 // target adds the n bytes of memory a request accesses to the responder's pieces. It returns false
-// if the request may not access them.
+// if the request may not access the bytes.
 func (q *QP) target(r *remote, n uint64, right uint32) bool {
 	reg, at, isWindow := q.space.find(q, r.key, r.addr, n, right)
 	if !isWindow {

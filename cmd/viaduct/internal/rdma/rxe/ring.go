@@ -10,7 +10,7 @@ import (
 
 // An Arena provides the memory of rings. The program maps a ring at the offset key.
 type Arena interface {
-	// Ring returns at least n zeroed bytes that begin at a page boundary.
+	// Ring returns at least n zeroed bytes from a page boundary on.
 	Ring(n int) (mem []byte, key int64, err error)
 	Drop(mem []byte, key int64)
 }
@@ -25,7 +25,7 @@ const (
 )
 
 // A ring is a queue in memory shared with the program. It is empty if the producer and consumer
-// indexes are equal; therefore one entry always stays free.
+// indexes are equal; therefore an entry always stays free.
 type ring struct {
 	arena Arena
 	mem   []byte // nil after drop
@@ -63,8 +63,8 @@ func (r *ring) drop() {
 	}
 }
 
-// info describes the ring to the provider, which maps it. It returns zeros for a ring without
-// memory.
+// info describes the ring to the provider. The provider maps the ring. It returns zeros for a ring
+// without memory.
 func (r *ring) info() abi.Body {
 	b := make(abi.Body, RingInfoLen)
 	if r.mem != nil {
@@ -93,7 +93,7 @@ func (r *ring) slot(i uint32) []byte {
 // waiting returns the number of entries the program has filled and this side has not taken.
 func (r *ring) waiting() uint32 { return (r.produced() - r.at) & r.mask }
 
-// pop frees the entry that was taken. From here on the program may fill it.
+// pop frees the taken entry. From here on the program may fill it.
 func (r *ring) pop() {
 	r.at = (r.at + 1) & r.mask
 	atomic.StoreUint32(r.index(consumerAt), r.at)

@@ -14,8 +14,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A heap is an arena of mapped memory, like the one shared with programs. The race detector ignores
-// such memory, which tests write while the engine uses it.
+// A heap is an arena of mapped memory, like the arena shared with programs. The race detector
+// ignores mapped memory, and tests write to rings in use by the engine.
 type heap struct{ next int64 }
 
 func (h *heap) Ring(n int) ([]byte, int64, error) {
@@ -45,10 +45,10 @@ type block struct {
 	calls  int  // number of calls of ReadAt, WriteAt, ReadAll and WriteAll
 }
 
-// absentAt is the offset in a region from which on its memory may be missing.
+// absentAt is an offset in a region. From absentAt on, memory may be missing.
 const absentAt = 4096
 
-// here returns n bytes at an address. ok is false if a part of them is missing.
+// here returns n bytes at an address. ok is false if a part is missing.
 func (b *block) here(n int, addr uint64) (p []byte, ok bool) {
 	at := addr - b.base
 	return b.bytes[at:][:n], !b.absent || at+uint64(n) <= absentAt
@@ -79,7 +79,7 @@ func (s *store) Find(key uint32, addr, n uint64, need uint32) Region {
 	return b
 }
 
-// get returns a copy of the memory, which the goroutine of the wire may be changing.
+// get returns a copy of the memory. The goroutine of the wire may be changing the memory.
 func (b *block) get() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,7 +171,7 @@ func (b *block) Release() {
 
 func (b *block) Bound(n int) { b.bound.Add(int32(n)) }
 
-// An end is a program with one queue pair, which it uses as the provider does.
+// An end is a program with a queue pair, and uses the queue pair like the provider.
 type end struct {
 	t      *testing.T
 	f      *Fabric
@@ -221,7 +221,8 @@ func newEndAt(t *testing.T, f *Fabric, at GID, typ Type, change func(*Config)) *
 	return e
 }
 
-// modify changes the state, and sets all attributes the change needs. set may adjust them.
+// modify changes the state, and sets all attributes the change needs. set may adjust the
+// attributes.
 func (e *end) modify(to abi.State, dest uint32, set func(*Change)) {
 	e.t.Helper()
 	c := changeTo(e.qp, to)
@@ -253,7 +254,7 @@ func pathTo(to GID) Path {
 	return parsePath(path[:])
 }
 
-// connect connects two ends, which may be the same end.
+// connect connects two ends, perhaps the same end twice.
 func connect(a, b *end, set func(*Change)) {
 	a.t.Helper()
 	towards := func(peer *end) func(*Change) {
@@ -293,7 +294,7 @@ func putElement(b abi.Body, at int, key uint32, n int) {
 	b.Put32(at+12, key)
 }
 
-// one returns a function that fills an entry with one element, and with the place at the peer.
+// one returns a function to fill an entry with a single element, and with the place at the peer.
 func one(key uint32, n int, remote uint32) func(abi.Body) {
 	return func(b abi.Body) {
 		b.Put64(24, uint64(remote)<<16)
@@ -338,8 +339,8 @@ func (e *end) poll() (c completion, ok bool) {
 	return c, true
 }
 
-// want waits for a completion and checks it. It may have to wait, because another goroutine may be
-// working on the queue and then executes the entries of the caller, too.
+// want waits for a completion and checks the result. It may have to wait, because another goroutine
+// may be working on the queue and then executes the entries of the caller, too.
 func (e *end) want(id uint64, s Status) completion {
 	e.t.Helper()
 	c, ok := e.poll()
@@ -359,8 +360,8 @@ func (e *end) none() {
 	}
 }
 
-// Requests of every kind move their bytes: between two queue pairs of one supervisor, between two
-// supervisors, and on a queue pair that is connected to itself.
+// Requests of every kind move their bytes: between two queue pairs of a supervisor, between two
+// supervisors, and on a queue pair connected to itself.
 func TestRequests(t *testing.T) {
 	t.Run("itself", func(t *testing.T) {
 		a := newEnd(t, NewFabric(), RC, nil)
@@ -512,7 +513,7 @@ func (e *end) wantState(s abi.State) {
 	until(e.t, "state "+s.String(), func() bool { return e.qp.Attributes().State == s })
 }
 
-// A queue pair in the error state flushes its posted entries, sends before receives.
+// A queue pair in the error state flushes the posted entries, sends before receives.
 func TestFlushOrder(t *testing.T) {
 	f := NewFabric()
 	a := newEnd(t, f, RC, nil)

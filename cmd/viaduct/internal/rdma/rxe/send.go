@@ -8,7 +8,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A sendSide is the state of the requester, which executes the entries of the send queue.
+// A sendSide is the state of the requester. The requester executes the entries of the send queue.
 type sendSide struct {
 	mu     sync.Mutex
 	ring   ring        // guarded by mu
@@ -58,7 +58,7 @@ type peer interface {
 	respond(r *request) (o outcome, status Status, timer uint8)
 }
 
-// A request is a send entry that is being executed.
+// A request is a send entry in execution.
 type request struct {
 	from  *QP
 	entry *sendEntry
@@ -66,7 +66,7 @@ type request struct {
 	short bool    // the caller must not wait for requests of other queue pairs
 }
 
-// Posted returns the number of requests in the send queue. It returns 1 while one of them is
+// Posted returns the number of requests in the send queue. It returns 1 while a request is
 // executed.
 func (q *QP) Posted() uint64 {
 	if !q.send.mu.TryLock() {
@@ -79,15 +79,15 @@ func (q *QP) Posted() uint64 {
 	return uint64(q.send.ring.waiting())
 }
 
-// Ready reports whether the program may post sends. It is true also in the error state, which
-// flushes the sends.
+// Ready reports whether the program may post sends. It is true also in the error state, where sends
+// are flushed.
 func (q *QP) Ready() bool { return q.attrs.Load().State >= abi.RTS }
 
-// Doorbell executes the posted entries: short ones before it returns, the others in another
-// goroutine.
+// Doorbell executes the posted entries: short entries before Doorbell returns, the others in
+// another goroutine.
 func (q *QP) Doorbell() { q.kick(true) }
 
-// A doorbell executes entries at once up to a cost of shortRoom. The cost of an entry is its bytes
+// A doorbell executes entries at once up to a cost of shortRoom. The cost of an entry is the bytes
 // of payload plus entryCost. Copying 64 KiB takes less time than waking another goroutine, and less
 // than the doorbell itself.
 const (
@@ -113,8 +113,8 @@ const (
 	tooLong // takes too long for the caller
 )
 
-// work executes entries until there are none, or the head has to wait. Only one goroutine calls it
-// at a time.
+// work executes entries until there are none, or the head has to wait. Only a single goroutine
+// calls work at a time.
 func (q *QP) work(short bool) {
 	for {
 		calls := q.calls.Load()
@@ -128,8 +128,8 @@ func (q *QP) work(short bool) {
 	}
 }
 
-// pass executes entries until there are none, the head has to wait, or the next one takes too long
-// for the caller.
+// pass executes entries until there are none, the head has to wait, or the next entry takes too
+// long for the caller.
 func (q *QP) pass(short bool) progress {
 	if l := q.link.Load(); l != nil {
 		return l.work(short)
@@ -144,7 +144,7 @@ func (q *QP) pass(short bool) progress {
 	}
 }
 
-// step executes one entry or batch. It returns its cost, and whether to go on.
+// step executes an entry or batch. It returns the cost, and whether to go on.
 func (q *QP) step(short bool, room int) (spent int, p progress) {
 	s := &q.send
 	s.mu.Lock()
@@ -267,7 +267,7 @@ func (q *QP) flushSendsLocked() {
 	}
 }
 
-// requests holds the operations that each type of queue pair supports.
+// requests holds the operations supported by each type of queue pair.
 var requests = map[Type]map[Op]bool{
 	RC: {OpWrite: true, OpWriteImm: true, OpSend: true, OpSendImm: true, OpRead: true,
 		OpCompareSwap: true, OpFetchAdd: true,
@@ -276,8 +276,7 @@ var requests = map[Type]map[Op]bool{
 	UD: {OpSend: true, OpSendImm: true},
 }
 
-// unfit returns the status of an entry that cannot be begun because it is invalid, and otherwise
-// Success.
+// unfit returns the status of an invalid entry, and otherwise Success.
 func (q *QP) unfit(a *Attributes, e *sendEntry) Status {
 	switch {
 	case !e.valid, !requests[q.typ][e.op]:
@@ -314,8 +313,8 @@ func (q *QP) performLocal(e *sendEntry) Status {
 	return Success
 }
 
-// execute executes an entry. With short, it does not wait for other queue pairs, and the outcome
-// may be busy. send.mu is locked.
+// execute executes an entry. With short, execute does not wait for other queue pairs, and the
+// outcome may be busy. send.mu is locked.
 func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status Status, timer uint8) {
 	if status = q.unfit(a, e); status != Success {
 		return done, status, 0
@@ -343,8 +342,8 @@ func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status
 	return o, status, timer
 }
 
-// peer returns the queue pair the connection leads to, or nil if its address has no such queue
-// pair.
+// peer returns the queue pair the connection leads to, or nil if the address has no queue pair with
+// the number.
 func (q *QP) peer(a *Attributes) peer {
 	p := q.fabric.QP(a.DestQP)
 	if p == nil || !p.port.owns(a.Path.DGID) {

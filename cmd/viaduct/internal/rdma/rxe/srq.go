@@ -6,7 +6,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// An SRQ is a receive queue that several queue pairs share.
+// An SRQ is a receive queue shared by several queue pairs.
 type SRQ struct {
 	sge   uint32
 	limit func() // called with the queue locked when it has fewer receives than the limit
@@ -16,11 +16,11 @@ type SRQ struct {
 	low  uint32 // guarded by mu; the limit, 0 if not armed
 }
 
-// SRQLimits are the sizes of a shared receive queue, and its limit.
+// SRQLimits are the sizes and the limit of a shared receive queue.
 type SRQLimits struct{ WR, SGE, Limit uint32 }
 
 // NewSRQ creates a shared receive queue. It calls limit once, with the queue locked, when the queue
-// has fewer receives than l.Limit, unless that is 0. The error is ErrInvalid or ErrMemory.
+// has fewer receives than l.Limit, unless l.Limit is 0. The error is ErrInvalid or ErrMemory.
 func NewSRQ(a Arena, l SRQLimits, limit func()) (*SRQ, error) {
 	if l.WR == 0 || l.WR > MaxWR || l.SGE > MaxSRQSGE || l.Limit > l.WR {
 		return nil, ErrInvalid
@@ -40,7 +40,7 @@ func (q *SRQ) Describe() (SRQLimits, abi.Body) {
 	return SRQLimits{q.ring.mask, q.sge, q.low}, q.ring.info()
 }
 
-// take copies the next receive, and frees its entry. It returns false if none is posted.
+// take copies the next receive, and frees the entry. It returns false if none is posted.
 func (q *SRQ) take(e *recvEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -56,8 +56,8 @@ func (q *SRQ) take(e *recvEntry) bool {
 	return true
 }
 
-// Arm arms the limit: the queue calls the limit function once when it has fewer than low receives.
-// 0 disarms it. The error is ErrInvalid if the ring has no room for low receives.
+// Arm arms the limit: the queue calls the limit function once when fewer than low receives are
+// left. 0 disarms the limit. The error is ErrInvalid if the ring has no room for low receives.
 func (q *SRQ) Arm(low uint32) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,7 +68,7 @@ func (q *SRQ) Arm(low uint32) error {
 	return nil
 }
 
-// Resize moves the queue with its posted receives to a new ring for at least n receives; keep is as
+// Resize moves the queue with the posted receives to a new ring for at least n receives; keep is as
 // in [CQ.Resize].
 func (q *SRQ) Resize(n uint32, keep func(info abi.Body) bool) error {
 	q.mu.Lock()

@@ -54,7 +54,7 @@ const (
 // A change is a transition between two states.
 type change struct{ from, to abi.State }
 
-// A needs holds the attributes that a change must and may contain, besides the state.
+// A needs holds the attributes a change must and may contain, besides the state.
 type needs struct{ must, may Mask }
 
 // changes lists the transitions a program may request, with the attributes each must and may

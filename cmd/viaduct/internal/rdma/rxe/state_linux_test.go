@@ -6,8 +6,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// TestStates tries every pair of states, with each mask that has one attribute more or less than
-// the transition needs. Transitions of the table succeed. All others fail and change nothing.
+// TestStates tries every pair of states, with each mask of one attribute more or less than the
+// transition needs. Transitions of the table succeed. All others fail and change nothing.
 func TestStates(t *testing.T) {
 	const allBits = 21
 	for _, typ := range []Type{RC, UC, UD} {

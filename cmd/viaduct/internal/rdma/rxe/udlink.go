@@ -9,7 +9,8 @@ import (
 )
 
 // A udLink connects a queue pair for datagrams with queue pairs of other supervisors and hosts, at
-// one address of the port. It handles only datagrams, so a peer cannot access memory through it.
+// a single address of the port. It handles only datagrams, so a peer cannot access memory through a
+// udLink.
 type udLink struct {
 	qp   *QP
 	pair *roceudp.Pair
@@ -19,7 +20,7 @@ type udLink struct {
 	last rocecore.Status // result of the last datagram; guarded by sendSide.mu
 }
 
-// listen makes the queue pair reachable at all addresses of its port that packets can have.
+// listen makes the queue pair reachable at all addresses of the port that packets can have.
 func (q *QP) listen(a *Attributes) {
 	links := map[GID]*udLink{}
 	for _, g := range q.port.all() {
@@ -67,8 +68,8 @@ func (q *QP) tellUnsent(own, to GID) {
 	q.tell("datagrams to " + to.String() + ": " + err.Error())
 }
 
-// send sends a datagram to another host, and returns its status. The pair was not full, and only
-// this queue pair posts to it under sendSide.mu, so the datagram completes at once.
+// send sends a datagram to another host, and returns the status. The pair was not full, and only
+// this queue pair posts to the pair under sendSide.mu, so the datagram completes at once.
 func (l *udLink) send(e *sendEntry, payload []byte, to GID, qkey uint32) Status {
 	r := rocecore.Request{Op: rocecore.Send, Buf: inline(payload), Solicited: e.flags&flagSolicited != 0,
 		To: rocecore.Destination{Addr: to.addr(), QPN: e.ud.qpn, QKey: qkey}}
@@ -84,7 +85,8 @@ func (l *udLink) send(e *sendEntry, payload []byte, to GID, qkey uint32) Status 
 	return statusOf[l.last]
 }
 
-// RequestDone implements rocecore.Host. Only send posts requests, so it is called within send.
+// RequestDone implements rocecore.Host. Only send posts requests, so RequestDone is called within
+// send.
 func (l *udLink) RequestDone(_ *rocecore.Request, c rocecore.Completion) { l.last = c.Status }
 
 // NextReceive implements rocecore.Host.
@@ -119,8 +121,7 @@ func (l *udLink) Received(_ rocecore.Receive, a rocecore.Arrival) {
 	q.finishReceive(&c)
 }
 
-// Failed implements rocecore.Host. A link has no requests in progress that would have to be
-// flushed.
+// Failed implements rocecore.Host. A link has no requests in progress to be flushed.
 func (l *udLink) Failed(rocecore.Status) {}
 
 // Check implements rocecore.Host.

@@ -58,8 +58,8 @@ func TestReceiverNotReadyForLong(t *testing.T) {
 	})
 }
 
-// A request to a queue pair that does not answer waits for the time of all retries. It continues as
-// soon as the peer becomes ready.
+// A request to a silent queue pair waits for the time of all retries. It continues as soon as the
+// peer becomes ready.
 func TestRetryExceeded(t *testing.T) {
 	const limit = 4096 * time.Nanosecond << 14 * 8
 	for _, comes := range []bool{false, true} {
@@ -91,7 +91,7 @@ func TestRetryExceeded(t *testing.T) {
 	}
 }
 
-// Without a timeout a request waits for its peer without limit.
+// Without a timeout, a request waits for the peer without limit.
 func TestNoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newEnd(t, NewFabric(), RC, nil)

@@ -9,7 +9,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A Space holds the memory windows and address handles of a context, which requests name by number.
+// A Space holds the memory windows and address handles of a context, named by number in requests.
 type Space struct {
 	port *Port
 
@@ -125,21 +125,21 @@ func (s *Space) NewWindow(m Memory, t WindowType, taken func(key uint32) bool) (
 	return w, nil
 }
 
-// Key returns the current key of the window. A binding replaces its lowest byte.
+// Key returns the current key of the window. A binding replaces the lowest byte.
 func (s *Space) Key(w *Window) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return w.key
 }
 
-// HasKey reports whether a window has the key, ignoring its lowest byte.
+// HasKey reports whether a window has the key, ignoring the lowest byte.
 func (s *Space) HasKey(key uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.windows[key>>8] != nil
 }
 
-// CloseWindow removes a window and ends its binding.
+// CloseWindow removes a window and ends the binding.
 func (s *Space) CloseWindow(w *Window) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +148,7 @@ func (s *Space) CloseWindow(w *Window) {
 	s.bound.Add(-1)
 }
 
-// unbind ends the binding of the window, if it has one. Space.mu is locked.
+// unbind ends the binding of the window, if any. Space.mu is locked.
 func (w *Window) unbind() {
 	if w.region != nil {
 		w.region.Bound(-1)
@@ -156,7 +156,7 @@ func (w *Window) unbind() {
 	w.region, w.qp, w.length, w.access = nil, nil, 0, 0
 }
 
-// bind binds a window as an entry of q requests, and returns the status of that entry.
+// bind binds a window as an entry of q requests, and returns the status of the entry.
 func (s *Space) bind(q *QP, b *bindRequest) Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +188,7 @@ func (s *Space) bind(q *QP, b *bindRequest) Status {
 	return Success
 }
 
-// invalidate unbinds the window of type 2 that has the given key. It returns false if there is
-// none.
+// invalidate unbinds the window of type 2 with the given key. It returns false if there is none.
 func (s *Space) invalidate(key uint32, m Memory) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,8 +201,8 @@ func (s *Space) invalidate(key uint32, m Memory) bool {
 }
 
 // find looks up n bytes at addr by the key of a window. It returns the region, with a hold for the
-// caller to release, and the address in it. The region is nil if the window does not allow q this
-// access. found is false if no window has the key.
+// caller to release, and the address in the region. The region is nil if the window does not allow
+// q the access. found is false if no window has the key.
 func (s *Space) find(q *QP, key uint32, addr, n uint64, need uint32) (r Region, at uint64, found bool) {
 	if s.bound.Load() == 0 {
 		return nil, 0, false

@@ -10,8 +10,9 @@ import (
 	"viaduct/internal/roceudp"
 )
 
-// A wire is UDP port 4791 of this supervisor's addresses, through which queue pairs reach other
-// supervisors, kernels and adapters. Each port is opened when the first queue pair needs it.
+// A wire is UDP port 4791 of this supervisor's addresses. Queue pairs reach other supervisors,
+// kernels and adapters through the wire. Each port is opened when the first queue pair needs the
+// port.
 type wire struct {
 	mu     sync.Mutex
 	ports  map[netip.Addr]*roceudp.Port // guarded by mu
@@ -19,10 +20,10 @@ type wire struct {
 	closed bool                         // guarded by mu
 }
 
-// errNoWire reports an address that packets cannot have.
+// errNoWire reports an address packets cannot have.
 var errNoWire = errors.New("rxe: the address is not one that packets can have")
 
-// pair returns a new queue pair with number num at an address of this host.
+// pair returns a new queue pair with number num at a local address.
 func (w *wire) pair(own netip.Addr, num uint32) (*roceudp.Pair, error) {
 	p, err := w.port(own)
 	if err != nil {
@@ -74,11 +75,11 @@ func (w *wire) close() {
 	w.ports = nil
 }
 
-// addr returns the IP address that corresponds to the GID.
+// addr returns the IP address of the GID.
 func (g GID) addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // onWire reports whether packets can have the address. Link-local IPv6 addresses are excluded,
-// because the first GID of a device is an invented one.
+// because the first GID of a device is an invented address.
 func onWire(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !(a.Is6() && a.IsLinkLocalUnicast())
 }

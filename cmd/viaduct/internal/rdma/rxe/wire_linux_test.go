@@ -10,8 +10,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// eachWay runs a test twice: with two queue pairs of one supervisor, and with those of two
-// supervisors that reach each other by RoCEv2. The results must be the same.
+// eachWay runs a test twice: with two queue pairs of the same supervisor, and with queue pairs of
+// two supervisors, connected by RoCEv2. The results must be the same.
 func eachWay(t *testing.T, typ Type, test func(t *testing.T, a, b *end)) {
 	t.Helper()
 	t.Run("copied", func(t *testing.T) {
@@ -37,7 +37,7 @@ func wireEnds(t *testing.T, typ Type) (a, b *end) {
 	return one(), one()
 }
 
-// loopback returns a random loopback address, which is probably unused.
+// loopback returns a random, probably unused loopback address.
 func loopback() GID {
 	return netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))}).As16()
 }
@@ -83,8 +83,8 @@ func TestWireLong(t *testing.T) {
 	}
 }
 
-// Requests to a peer that does not answer fail when the retries are exhausted. Later requests are
-// flushed. After a reset, the queue pair works again.
+// Requests to a silent peer fail when the retries are exhausted. Later requests are flushed. After
+// a reset, the queue pair works again.
 func TestWireSilence(t *testing.T) {
 	a, b := wireEnds(t, RC)
 	b.qp.Close()
@@ -206,8 +206,8 @@ func TestWireDrain(t *testing.T) {
 	b.qp.Close()
 }
 
-// A datagram to a group reaches the members under other supervisors, and each member under its own
-// supervisor exactly once.
+// A datagram to a group reaches the members under other supervisors, and each member under the
+// sender's supervisor exactly once.
 func TestWireGroup(t *testing.T) {
 	a, b := wireEnds(t, UD)
 	group := GID{0: 0xff, 1: 0x0e, 10: 0xff, 11: 0xff, 12: 239, 13: 255, 14: byte(rand.IntN(256)),

@@ -2,8 +2,7 @@ package rxe
 
 import "viaduct/cmd/viaduct/internal/rdma/abi"
 
-// joinWire applies a change of attributes to the network: it opens, starts or closes links.
-// changing is locked.
+// joinWire opens, starts or closes links after a change of attributes. changing is locked.
 func (q *QP) joinWire(old, a *Attributes) {
 	l := q.link.Load()
 	switch {
@@ -30,7 +29,7 @@ func (q *QP) joinWire(old, a *Attributes) {
 	}
 }
 
-// leaveWire closes the links of the queue pair. Nothing completes after it returns.
+// leaveWire closes the links of the queue pair. Nothing completes after leaveWire returns.
 func (q *QP) leaveWire() {
 	if l := q.link.Swap(nil); l != nil {
 		l.end()

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/badwire"
 )
 
-// Requests over a wire that loses, duplicates and delays packets transfer the right data. If the
-// wire passes nothing more, they fail with RetryExceeded when the retries are exhausted.
+// Requests over a wire with lost, duplicated and delayed packets transfer the right data. If the
+// wire passes nothing more, the requests fail with RetryExceeded when the retries are exhausted.
 func TestWireFaults(t *testing.T) {
 	a, b := wireEnds(t, RC)
 	w, err := badwire.New(loopback().addr(), a.gid.addr(), b.gid.addr(),

@@ -3,7 +3,7 @@ package rxe
 import "net/netip"
 
 // groupAddr returns the address of packets to a multicast group. The GID of an IPv4 group contains
-// that address in its last four bytes.
+// the group address in the last four bytes.
 func (g GID) groupAddr() netip.Addr {
 	if g[10] == 0xff && g[11] == 0xff {
 		return netip.AddrFrom4([4]byte(g[12:]))
@@ -11,8 +11,8 @@ func (g GID) groupAddr() netip.Addr {
 	return netip.AddrFrom16(g)
 }
 
-// joinGroups makes the queue pair receive datagrams that other hosts send to groups. It joins a
-// group at the addresses of the queue pair that are of the group's family. changing is locked.
+// joinGroups makes the queue pair receive other hosts' datagrams to groups. It joins a group at the
+// addresses of the queue pair with the group's family. changing is locked.
 func (q *QP) joinGroups(groups ...GID) {
 	links := q.udLinks.Load()
 	if links == nil {
@@ -52,8 +52,8 @@ func (f *Fabric) groupsOf(q *QP) (all []GID) {
 	return all
 }
 
-// groupLink returns the link through which datagrams from an address to a group leave this host, or
-// nil if they do not leave it.
+// groupLink returns the link for datagrams from an address to a group to leave this host, or nil if
+// the datagrams stay.
 func (q *QP) groupLink(own, group GID) *udLink {
 	if own.addr().Is4() != group.groupAddr().Is4() {
 		return nil
