@@ -170,7 +170,7 @@ func (u *URL) WithPort(a net.Addr) *URL {
 	return &v
 }
 
-// WithPath returns a copy of u with the path of a file.
+// WithPath returns a copy of u with the path p of a file.
 func (u *URL) WithPath(p string) *URL {
 	v := *u
 	v.Path = p

@@ -356,7 +356,7 @@ func (h *half) tellMissing(n int, why string) {
 	h.c.tell(m)
 }
 
-// feed decodes b, the bytes after the earlier bytes.
+// feed decodes b, the next bytes of the stream.
 func (h *half) feed(b []byte) {
 	c := h.c
 	if len(b) == 0 || c.ignore {

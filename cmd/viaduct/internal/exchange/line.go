@@ -203,8 +203,7 @@ func (l *line) loses(packet int, b []byte) bool {
 	return true
 }
 
-// pump carries the bytes of one direction from the connection from to the connection to, until from
-// ends.
+// pump carries the bytes of one direction between two connections, until from ends.
 func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 	way := make(chan parcel, 1024)
 	var wg sync.WaitGroup

@@ -31,7 +31,7 @@ type request struct {
 	Proof  string     `json:"proof,omitempty"` // proof that the client has the token
 }
 
-// A reply is a message of the server. The request determines the present fields.
+// A reply is a message of the server. The request determines which fields are present.
 type reply struct {
 	OK      bool           `json:"ok"`
 	Error   string         `json:"error,omitempty"`

@@ -13,7 +13,7 @@ import (
 // Access is a set of rights the peer has to registered memory.
 type Access uint8
 
-// Rights, for any combination. Local use is always allowed.
+// Rights of a region, in any combination. Local use is always allowed.
 const (
 	RemoteRead Access = 1 << iota
 	RemoteWrite

@@ -96,7 +96,7 @@ func (m *Metrics) Connection(transport, role string) (ended func()) {
 	return g.Dec
 }
 
-// Failed counts a connection failed with err.
+// Failed counts a connection that failed with err.
 func (m *Metrics) Failed(transport string, err error) {
 	m.errors.WithLabelValues(transport, ErrorKind(err)).Inc()
 }

@@ -214,7 +214,7 @@ type Entry struct {
 }
 
 // List returns the entries of a directory, sorted by name. A symbolic link to a target inside the
-// directory is listed like the target.
+// store is listed like the target.
 func (s *Store) List(p string) ([]Entry, error) {
 	c, err := clean(p)
 	if err != nil {
@@ -384,7 +384,7 @@ func (u *Upload) Map(length int64) ([]byte, error) {
 }
 
 // Commit flushes the file to the disk and then makes the file visible under the final name. Commit
-// replaces an existing file with the name. After an error the file is removed, as by Abort.
+// replaces an existing file with the same name. After an error the file is removed, as by Abort.
 func (u *Upload) Commit() error {
 	if u.done {
 		return fs.ErrClosed

@@ -36,7 +36,7 @@ func (s *Store) named(dir string) (*os.File, string, error) {
 	return f, name, nil
 }
 
-// rename gives a temporary file the final name, and replaces an existing file with the name.
+// rename gives a temporary file the final name, and replaces an existing file with the same name.
 func (u *Upload) rename() error {
 	if err := u.s.root.Rename(path.Join(u.dir, u.temp), path.Join(u.dir, u.base)); err != nil {
 		return err

@@ -35,8 +35,8 @@ func (s Socket) Addr() netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// Sockets holds the untaken sockets passed by the manager. The zero value has no sockets. Sockets
-// is safe for concurrent use.
+// Sockets holds the sockets passed by the manager and not yet taken by a listener. The zero value
+// has no sockets. Sockets is safe for concurrent use.
 type Sockets struct {
 	mu   sync.Mutex
 	left []Socket // guarded by mu
@@ -138,7 +138,7 @@ func (s *Sockets) Packets(address string) *net.UDPConn {
 	return k.Packets
 }
 
-// Left returns the addresses of the untaken sockets.
+// Left returns the addresses of the sockets not yet taken.
 func (s *Sockets) Left() (list []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

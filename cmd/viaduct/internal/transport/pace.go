@@ -76,7 +76,8 @@ func (p *pace) private() []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(p.posted))
 }
 
-// learn parses the private data of the other end. Without a pace in the data, sends are not paced.
+// learn parses the private data of the other end. If the data does not begin with paceMagic, sends
+// are not paced.
 func (p *pace) learn(b []byte) {
 	if len(b) < paceLen || string(b[:len(paceMagic)]) != paceMagic {
 		return
