@@ -62,7 +62,7 @@ func lengthy(t *testing.T, takes string) {
 	}
 }
 
-// patience bounds the wait for events normally following within moments.
+// patience bounds the wait for events that normally take moments.
 const patience = 2 * testkit.Patience
 
 func command(ctx context.Context, args ...string) *exec.Cmd {

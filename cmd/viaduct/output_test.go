@@ -123,8 +123,8 @@ func TestInterruptStopped(t *testing.T) {
 	}
 	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
-			// stopOne starts a server and a client, with suspendServer suspends the server and
-			// interrupts the client, otherwise the reverse.
+			// stopOne starts a server and a client. With suspendServer, stopOne suspends the server
+			// and interrupts the client, otherwise the reverse.
 			stopOne := func(server []string, client func(url string) []string, suspendServer bool, sig syscall.Signal, code int) func() time.Duration {
 				return func() time.Duration {
 					srv, urls := start(t, 1, server...)

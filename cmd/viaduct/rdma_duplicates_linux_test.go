@@ -22,8 +22,8 @@ import (
 const asRDMADuplicates = "VIADUCT_TEST_RDMA_DUPLICATES"
 
 // A duplicate of a device's file accepts ioctl commands at any descriptor number, also in another
-// program after a transfer over a socket. Written commands need a number of the reserved range. At
-// another number, written commands fail and do not reach a ring.
+// program after a transfer over a socket. Commands sent by write need a number of the reserved
+// range. At another number, write fails and the command does not reach a ring.
 func TestRDMADuplicates(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMADuplicates+"=first", os.Args[0])

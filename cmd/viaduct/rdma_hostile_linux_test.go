@@ -574,8 +574,8 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 	return h.command(c, out, b)
 }
 
-// descriptor writes to a former duplicate of a device's file. The duplicate may have been closed or
-// replaced by another file just before.
+// descriptor writes to the number of a duplicate of a device's file. Just before, the duplicate may
+// have been closed, or replaced by another file.
 func (h *rdmaAbuser) descriptor(b []byte) error {
 	fd, err := unix.Dup([]int{h.uverbs, h.cm}[mrand.IntN(2)])
 	if err != nil {

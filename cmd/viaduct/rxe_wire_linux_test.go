@@ -42,8 +42,8 @@ func TestRXEWire(t *testing.T) {
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
-			// A client started before the server fails, and a server serves only one client. So the
-			// script restarts the client until the client succeeds.
+			// A client fails if started before the server, and a server serves only one client. So
+			// the script restarts the client until the client succeeds.
 			client, clientOut := rxeAt(ctx, b, "for i in 1 2 3 4 5 6 7 8 9; do "+
 				strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+" && exit; sleep 1; done; exit 1")
 			err := client.Run()
