@@ -2,7 +2,7 @@
 //
 //	mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536,ro HOST /mnt
 //
-// Each message of 9P is one Send: length, type, tag, fields. Files of the fs.FS need ReadAt.
+// Each message of 9P is a single Send: length, type, tag, fields. Files of the fs.FS need ReadAt.
 package main
 
 import (
@@ -69,7 +69,7 @@ func serve(r *iwarp.Request, fsys fs.FS) (err error) {
 }
 
 // answer appends the response to a request with the fields f to b. fids are the names of the files
-// that the client has walked to.
+// the client has walked to.
 func answer(fsys fs.FS, fids map[uint32]string, kind byte, f, b []byte) ([]byte, error) {
 	fid, off, count := le.Uint32(f), le.Uint64(f[4:]), int64(min(le.Uint32(f[12:]), msize-11))
 	switch kind {

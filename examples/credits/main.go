@@ -1,5 +1,5 @@
-// Command credits sends messages to a server that limits the number of messages in flight. Then it
-// sends one message more than allowed, to show the purpose of the limit.
+// Command credits sends messages to a server that limits the number of messages in flight. Then the
+// command sends one message more than allowed, to show the purpose of the limit.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	check(s.q.Close())
 	check(<-served)
 
-	// This server posts its receives but handles no message, and the client ignores its credits.
+	// This server posts its receives but handles no message, and the client ignores the credits.
 	go func() { served <- ignore(ctx, l) }()
 	s = must(dial(ctx, l.Addr().String()))
 	for range window + 1 {
@@ -55,7 +55,7 @@ type sender struct {
 	grants  [window / batch][4]byte // receives for the grants; no more can be in flight
 }
 
-// dial connects. The server's first grant is in the private data of its answer.
+// dial connects. The server's first grant is in the private data of the answer.
 func dial(ctx context.Context, addr string) (*sender, error) {
 	s := new(sender)
 	q, err := iwarp.Dial(ctx, addr, &iwarp.Config{Prepare: func(q *iwarp.QueuePair) error {
@@ -76,7 +76,7 @@ func dial(ctx context.Context, addr string) (*sender, error) {
 	return s, nil
 }
 
-// send sends one message, which costs one credit. Without a credit it waits for the next grant.
+// send sends a message, at the cost of a credit. Without a credit, send waits for the next grant.
 func (s *sender) send(ctx context.Context, msg []byte) error {
 	for s.credits == 0 {
 		c, err := s.q.RecvCQ().Wait(ctx)
@@ -96,7 +96,7 @@ func (s *sender) send(ctx context.Context, msg []byte) error {
 	return post(ctx, s.q, msg)
 }
 
-// post sends one message and waits until TCP has accepted it.
+// post sends a message and waits until TCP has accepted it.
 func post(ctx context.Context, q *iwarp.QueuePair, msg []byte) error {
 	if err := q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf(msg)}}); err != nil {
 		return err
@@ -108,7 +108,7 @@ func post(ctx context.Context, q *iwarp.QueuePair, msg []byte) error {
 	return c.Err()
 }
 
-// accept posts the receives of a connection, and only then grants that many messages.
+// accept posts the receives of a connection, and only then grants as many messages.
 func accept(ctx context.Context, l *iwarp.Listener) (*iwarp.QueuePair, *[window][msgLen]byte, error) {
 	r, err := l.AcceptRequest(ctx)
 	if err != nil {

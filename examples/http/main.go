@@ -23,7 +23,7 @@ func main() {
 			path := r.Context().Value(pathKey{}).(sdp.Path)
 			fmt.Fprintf(w, "hello, sdp=%v accepted=%v", path.SDP, path.Accepted)
 		}),
-		// The connection is an *sdp.Conn. Each request gets its Path in the context.
+		// The connection is an *sdp.Conn. Each request gets the connection's Path in the context.
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, pathKey{}, c.(*sdp.Conn).Path())
 		},

@@ -1,5 +1,5 @@
-// Command listeners accepts SDP and plain TCP for one service in two ways: at a
-// port for each, and at one port for both.
+// Command listeners accepts SDP and plain TCP for one service in two ways: at a port for each, and
+// at a shared port.
 package main
 
 import (
@@ -26,8 +26,8 @@ func main() {
 	both := must(two.ListenBoth(ctx, "tcp", "127.0.0.1:0", "127.0.0.1:0"))
 	defer both.Close()
 
-	// Both protocols share a port. The first bytes of a connection show its
-	// protocol, so the client must send first, as in HTTP.
+	// Both protocols share a port. The first bytes of a connection show the protocol, so the client
+	// must send first, as in HTTP.
 	one := sdp.ListenConfig{Plain: true}
 	shared := must(one.Listen(ctx, "tcp", "127.0.0.1:0"))
 	defer shared.Close()
@@ -54,8 +54,8 @@ func main() {
 		{"one port, TCP", plain, shared, shared.Addr().String()},
 	} {
 		client := must(dial.by.DialContext(ctx, "tcp", dial.to))
-		// Close returns when the peer's TCP has received all bytes and the end of the
-		// stream. After that the process may end, and nothing is lost.
+		// Close returns when the peer's TCP has received all bytes and the end of the stream. Then
+		// the process may end, and nothing is lost.
 		must(io.WriteString(client, "all that there is"))
 		check(client.Close())
 
@@ -70,7 +70,7 @@ func main() {
 	}
 }
 
-// A table replaces a Port Mapper here; package portmap has a real one.
+// A table replaces a Port Mapper here; package portmap has a real Port Mapper.
 type table map[netip.AddrPort]netip.AddrPort
 
 func (t table) Resolve(_ context.Context, _, service netip.AddrPort) (netip.AddrPort, error) {

@@ -1,5 +1,5 @@
 // Command mailbox passes records from a client to a server through memory of the server. The server
-// posts no receive and takes no completion: it polls a counter that the client adds to.
+// posts no receive and takes no completion, but polls a counter increased by the client.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 	box := must(iwarp.ParseRemoteAddr(q.PeerPrivate()))
 	var seen uint64 // number of records that the server has taken
 	for n := range uint64(records) {
-		// A slot is free when the server has taken its record. Adding 0 reads the counter whole.
+		// A slot is free when the server has taken the record. Adding 0 reads the counter whole.
 		for n-seen == numSlots {
 			seen = must(add(ctx, q, box.Add(taken), 0))
 		}
@@ -49,8 +49,8 @@ func main() {
 	check(<-served)
 }
 
-// add adds v to a counter of the peer and returns the old value. When it returns, all requests that
-// were posted earlier are complete.
+// add adds v to a counter of the peer and returns the old value. When add returns, all requests
+// posted earlier are complete.
 func add(ctx context.Context, q *iwarp.QueuePair, counter iwarp.RemoteAddr, v uint64) (uint64, error) {
 	if err := q.Post(iwarp.SendWR{Op: iwarp.OpFetchAdd, Remote: counter, Atomic: iwarp.Atomic{Data: v}}); err != nil {
 		return 0, err
@@ -81,7 +81,7 @@ func serve(ctx context.Context, l *iwarp.Listener) error {
 	}
 	torn := 0
 	for n := range uint64(records) {
-		// The counter is the only word that both sides touch at the same time.
+		// The counter is the only word both sides touch at the same time.
 		for counter(box, written).Load() == n {
 			if ctx.Err() != nil || q.Err() != nil {
 				return errors.Join(fmt.Errorf("record %d did not come", n), ctx.Err(), q.Err())

@@ -1,5 +1,5 @@
-// Command peers connects two VIs in the peer-to-peer model, in which both sides
-// call and neither waits for a call. The VIs then exchange a message.
+// Command peers connects two VIs in the peer-to-peer model: both sides call, and neither waits for
+// a call. The VIs then exchange a message.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Roce writes into the memory of another host by RoCEv2, and reads it back, from an ordinary UDP socket:
+// Roce writes into the memory of another host by RoCEv2, and reads the bytes back, from an ordinary
+// UDP socket:
 //
 //	roce 192.0.2.1                    # lends memory, at this address
 //	roce 192.0.2.2 192.0.2.1:7175     # writes there and reads back
@@ -60,8 +61,8 @@ func main() {
 	fmt.Printf("wrote and read back %q\n", back)
 }
 
-// meet connects qp with the queue pair of the other side, and returns the address of the memory that
-// the other side lends.
+// meet connects qp with the queue pair of the other side, and returns the address of the memory
+// lent by the other side.
 func meet(c net.Conn, qp *roce.QueuePair, mr *roce.MemoryRegion) (r *bufio.Reader, far roce.RemoteAddr) {
 	own, peer := qp.Local(), roce.Endpoint{}
 	fmt.Fprintln(c, own.Addr, own.QPN, own.PSN, mr.Key(), mr.Addr())

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestMain runs the example instead of the tests if the environment variable asks for it.
+// TestMain runs the example instead of the tests if the environment variable is set.
 func TestMain(m *testing.M) {
 	if os.Getenv("VIADUCT_EXAMPLE") == "1" {
 		main()
@@ -28,8 +28,8 @@ func example(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestExample checks that the example writes into the memory of another process of this example,
-// and reads the bytes back.
+// TestExample checks that the example writes into the memory of another process of the example, and
+// reads the bytes back.
 func TestExample(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: this system has one loopback address, and two processes need two")

@@ -1,6 +1,6 @@
-// Command verbs moves bytes between the memories of a server and a client over
-// iWARP: by Write, Read, an atomic operation and Send. The client takes all
-// completions from one completion queue.
+// Command verbs moves bytes between the memories of a server and a client over iWARP: by Write,
+// Read, an atomic operation and Send. The client takes all completions from a single completion
+// queue.
 package main
 
 import (
@@ -14,8 +14,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// These numbers identify the client's requests. A completion has the number of
-// its request.
+// These numbers identify the client's requests. A completion has the number of the request.
 const (
 	answer = iota
 	write
@@ -42,19 +41,19 @@ func main() {
 
 	q := must(iwarp.Dial(ctx, l.Addr().String(), &iwarp.Config{
 		Device: device, PD: domain, SendCQ: cq, RecvCQ: cq, Atomic: true,
-		// A message that finds no receive ends the stream. So Prepare posts
-		// receives, because it runs before the peer can send.
+		// A message that finds no receive ends the stream. So Prepare posts receives, because
+		// Prepare runs before the peer can send.
 		Prepare: func(q *iwarp.QueuePair) error {
 			return q.PostRecv(iwarp.RecvWR{ID: answer, SG: []iwarp.SGE{iwarp.Buf(said)}})
 		},
 	}))
-	// The server's answer contains the address of its memory.
+	// The server's answer contains the address of the server's memory.
 	place := must(iwarp.ParseRemoteAddr(q.PeerPrivate()))
 	counter := place.Add(16)
 
-	// Posting does not wait. Requests start and complete in this order. Fence
-	// makes the Send wait for the Read and the atomic operation before it.
-	// Unsignaled means that the Send has a completion only if it fails.
+	// Posting does not wait. Requests start and complete in this order. With Fence, the Send waits
+	// for the preceding Read and atomic operation. With Unsignaled, only a failed Send has a
+	// completion.
 	for _, wr := range []iwarp.SendWR{
 		{ID: write, Op: iwarp.OpWrite, SG: []iwarp.SGE{text.SGE(0, 13)}, Remote: place},
 		{ID: read, Op: iwarp.OpRead, SG: []iwarp.SGE{sink.SGE(0, 13)}, Remote: place},
@@ -78,7 +77,7 @@ func main() {
 		}
 	}
 
-	// The client ends its sending. The server detects that and closes as well.
+	// The client ends its sending. The server detects the end and closes as well.
 	check(q.CloseWrite())
 	<-q.Ended()
 	fmt.Println("ended in order:", q.Err() == io.EOF)

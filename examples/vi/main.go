@@ -1,6 +1,5 @@
-// Command vi runs a client that sends, writes and reads through a Virtual
-// Interface: once over TCP, and once over Fibre Channel in software. Only the
-// providers differ.
+// Command vi runs a client that sends, writes and reads through a Virtual Interface: once over TCP,
+// and once over Fibre Channel in software. Only the providers differ.
 package main
 
 import (
@@ -60,8 +59,8 @@ func talk(ctx context.Context, calling, called vi.Provider) {
 		Address: binary.BigEndian.Uint64(told.Bytes()[4:]),
 	}
 
-	// The Write and the Read do not involve the server's program; the Send consumes
-	// one of its receives. One doorbell posts all three. They complete in this order.
+	// The Write and the Read do not involve the server's program; the Send consumes a posted
+	// receive. A single doorbell posts all three. They complete in this order.
 	must(v.PostSends([]*vi.Descriptor{
 		vi.NewRDMAWrite(place, text.Segment(0, 13)),
 		vi.NewRDMARead(place, back.Segment(0, 13)),

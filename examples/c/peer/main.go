@@ -1,4 +1,4 @@
-// Command peer is pingpong.c in Go: either end of it, over VI/TCP on loopback.
+// Command peer is either end of pingpong.c in Go, over VI/TCP on loopback.
 //
 //	peer server|client COUNT
 package main
