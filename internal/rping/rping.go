@@ -1,5 +1,5 @@
-// Package rping speaks the exchange of rping, the ping of rdma-core, in both roles. It is the
-// quickest proof that two RDMA stacks understand each other: one round uses Send, RDMA Read and
+// Package rping speaks the exchange of rping, the ping of rdma-core, in both roles. The exchange is
+// the quickest proof that two RDMA stacks understand each other: a round uses Send, RDMA Read and
 // RDMA Write.
 //
 //	client                                     server
@@ -50,17 +50,17 @@ type Options struct {
 	Count  int  // client: rounds; 0 means until the context ends
 	Verify bool // client: compare the returned data
 
-	// OnRound, if set, is called after each round with its number from 0 and
-	// the data, which is only valid during the call.
+	// OnRound, if set, is called after each round with the round's number from 0 and the data. The
+	// data is only valid during the call.
 	OnRound func(n int, data []byte)
 }
 
-// ErrMismatch means that the data the server wrote differ from the data it has read.
+// ErrMismatch means that the data written by the server differ from the data read by the server.
 var ErrMismatch = errors.New("rping: data mismatch")
 
-// An Endpoint is one side of an exchange, tied to a stream. Make it before the stream starts, in
-// Config.Prepare or between ReadRequest and Accept, since the peer may send as soon as the stream
-// has started.
+// An Endpoint is a side of an exchange, tied to a stream. Make an Endpoint before the stream
+// starts, in Config.Prepare or between ReadRequest and Accept, since the peer may send as soon as
+// the stream has started.
 type Endpoint struct {
 	q   *iwarp.QueuePair
 	opt Options
@@ -70,7 +70,7 @@ type Endpoint struct {
 	ended bool // the peer has closed, and all its messages were handled
 }
 
-// New returns an Endpoint for q and posts its first receive.
+// New returns an Endpoint for q and posts the first receive.
 func New(q *iwarp.QueuePair, opt Options) (*Endpoint, error) {
 	if opt.Size == 0 {
 		opt.Size = DefaultSize
@@ -136,8 +136,8 @@ func Serve(ctx context.Context, r *iwarp.Request, opt Options) (rounds int, err 
 	return e.Server(ctx)
 }
 
-// Client runs the client's side on a stream that has started. It returns the number of completed
-// rounds, and does not close the stream.
+// Client runs the client's side on a started stream. Client returns the number of completed rounds,
+// and does not close the stream.
 func (e *Endpoint) Client(ctx context.Context) (rounds int, err error) {
 	source, err := e.q.Register(make([]byte, e.opt.Size), iwarp.RemoteRead)
 	if err != nil {
@@ -176,8 +176,8 @@ func (e *Endpoint) Client(ctx context.Context) (rounds int, err error) {
 	return e.opt.Count, nil
 }
 
-// Server runs the server's side on a stream that has started, until the client closes. It returns
-// the number of completed rounds, and does not close the stream.
+// Server runs the server's side on a started stream, until the client closes. Server returns the
+// number of completed rounds, and does not close the stream.
 func (e *Endpoint) Server(ctx context.Context) (rounds int, err error) {
 	buf := make([]byte, MaxSize)
 	for n := 0; ; n++ {
@@ -247,7 +247,7 @@ func (e *Endpoint) send(ctx context.Context, a ad) error {
 	return e.do(ctx, iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf(e.out)}})
 }
 
-// do posts a request and waits for its completion.
+// do posts a request and waits for the completion.
 func (e *Endpoint) do(ctx context.Context, wr iwarp.SendWR) error {
 	if err := e.q.Post(wr); err != nil {
 		return e.why(err)

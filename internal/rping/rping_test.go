@@ -59,8 +59,8 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// TestPeerLeaves checks that the server ends if the client closes after a message that the server
-// has not handled, although no posted receive is left that would report the end.
+// TestPeerLeaves: the server ends if the client closes after a message not handled by the server,
+// although no posted receive is left to report the end.
 func TestPeerLeaves(t *testing.T) {
 	l, err := iwarp.Listen("127.0.0.1:0", Config(nil))
 	if err != nil {
@@ -115,8 +115,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// TestText checks that fill makes the text that was captured from rping, for rounds 0 and 1 of 64
-// bytes.
+// TestText: fill makes the text captured from rping, for rounds 0 and 1 of 64 bytes.
 func TestText(t *testing.T) {
 	for n, want := range []string{
 		"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr\x00",

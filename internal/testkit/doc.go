@@ -1,4 +1,4 @@
-// Package testkit has the helpers that the tests of this module share: an in-memory stream with
+// Package testkit has the helpers shared by the tests of this module: an in-memory stream with
 // faults ([Pipe], [Fault]), a scripted peer ([Peer]), hex vectors ([Hex], [CheckVectors]), golden
 // files ([Golden]) and the leak check of a TestMain ([Main]).
 //
@@ -10,7 +10,7 @@
 //		...
 //	}
 //
-// Everything works inside a testing/synctest bubble: a goroutine that waits in a [Conn] counts as
+// Everything works inside a testing/synctest bubble: a goroutine waiting in a [Conn] counts as
 // durably blocked, and deadlines follow the bubble's clock.
 //
 // Only tests import this package.

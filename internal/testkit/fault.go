@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 )
 
-// A Fault changes the stream of bytes that one end of a [Pipe] sends. See [Conn.Fault].
+// A Fault changes the stream of bytes sent by an end of a [Pipe]. See [Conn.Fault].
 type Fault func(*stream)
 
 // CutAfter ends the stream by an orderly close after n bytes, even in the middle of a message. The
@@ -25,7 +25,7 @@ func ResetAfter(n int64) Fault {
 // the window is full.
 func StallAfter(n int64) Fault { return func(s *stream) { s.stallAt = n } }
 
-// CorruptAt flips the bits of mask in the byte at offset n, unless that byte was sent already.
+// CorruptAt flips the bits of mask in the byte at offset n, unless the byte was sent already.
 func CorruptAt(n int64, mask byte) Fault {
 	return func(s *stream) {
 		if s.flips == nil {
@@ -58,8 +58,7 @@ type faults struct {
 
 func noFaults() faults { return faults{cutAt: never, stallAt: never, maxRead: math.MaxInt} }
 
-// pieceLocked returns the maximum length of one Read into n bytes, which is random after
-// SplitReads.
+// pieceLocked returns the maximum length of a Read into n bytes, a random length after SplitReads.
 func (s *stream) pieceLocked(n int) int {
 	n = min(n, s.maxRead)
 	if s.split == nil || n <= 1 {
@@ -86,7 +85,7 @@ func (s *stream) takeLocked(p []byte) {
 	s.cutLocked()
 }
 
-// cutLocked ends or resets the stream if it has reached the offset of CutAfter or ResetAfter.
+// cutLocked ends or resets the stream at the offset of CutAfter or ResetAfter.
 func (s *stream) cutLocked() {
 	if s.written < s.cutAt || s.cutAt == never {
 		return

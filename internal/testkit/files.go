@@ -3,7 +3,7 @@ package testkit
 import "os"
 
 // OpenFiles returns the number of open descriptors of this process, or 0 if the system does not
-// report it.
+// report the number.
 func OpenFiles() int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
-// Updating reports whether the flag -update of the test binary is set, which rewrites golden files.
+// Updating reports whether the flag -update of the test binary is set, to rewrite golden files.
 func Updating() bool { return *update }
 
-// Golden compares got with the file testdata/name of the package under test,
-// and fails t with the difference. With -update it writes the file.
+// Golden compares got with the file testdata/name of the package under test, and fails t with the
+// difference. With -update, Golden writes the file.
 func Golden(t testing.TB, name string, got []byte) {
 	t.Helper()
 	file := filepath.Join("testdata", filepath.FromSlash(name))

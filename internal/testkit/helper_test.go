@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A recorder is a testing.TB that records failures instead of failing the test. Its Fatal methods
-// end the goroutine, as those of testing.T do.
+// A recorder is a testing.TB that records failures instead of failing the test. The Fatal methods
+// end the goroutine, as in testing.T.
 type recorder struct {
 	testing.TB
 	log    strings.Builder
@@ -30,7 +30,7 @@ func (r *recorder) Errorf(f string, a ...any) {
 func (r *recorder) Fatalf(f string, a ...any) { r.Errorf(f, a...); r.FailNow() }
 func (r *recorder) Fatal(a ...any)            { r.Fatalf("%s", fmt.Sprint(a...)) }
 
-// try runs f with a recorder, and returns whether f failed and the text it logged.
+// try runs f with a recorder, and returns whether f failed and the logged text.
 func try(t *testing.T, f func(testing.TB)) (failed bool, log string) {
 	r := &recorder{TB: t}
 	func() {
@@ -168,7 +168,7 @@ func TestNoLeaks(t *testing.T) {
 	}
 }
 
-// A cleanups is a recorder that runs its cleanup functions when the test asks for it.
+// A cleanups is a recorder whose cleanup functions run when the test asks for cleanup.
 type cleanups struct {
 	*recorder
 	fs []func()

@@ -14,7 +14,7 @@ func ignored() []goleak.Option {
 	return []goleak.Option{
 		// This goroutine of the profiler still runs for a moment after profiling has stopped.
 		goleak.IgnoreAnyFunction("runtime/pprof.profileWriter"),
-		// This goroutine serves an idle connection of an http client that a test used.
+		// This goroutine serves an idle connection of a test's http client.
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 	}
@@ -39,7 +39,7 @@ func Main(m *testing.M, checks ...func() error) {
 }
 
 // NoLeaks fails t if a goroutine started after the call of NoLeaks still runs at the end of t. A
-// test that calls it must not run in parallel with others.
+// test that calls NoLeaks must not run in parallel with others.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	opts := append(ignored(), goleak.IgnoreCurrent())

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// LongRuns reports whether tests run at full length, which means that the environment variable
-// VIADUCT_LONG is set. .ci/run sets it for its test section. Without it go test ./... makes fewer
-// repetitions.
+// LongRuns reports whether tests run at full length: whether the environment variable VIADUCT_LONG
+// is set. .ci/run sets VIADUCT_LONG for the test section. Without VIADUCT_LONG, go test ./... makes
+// fewer repetitions.
 func LongRuns() bool { return os.Getenv("VIADUCT_LONG") != "" }
 
 // Long skips the test unless tests run at full length. takes is the duration of the test, for

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A Conversation is one recorded TCP connection: the bytes of both directions as the application
-// saw them.
+// A Conversation is a recorded TCP connection: the bytes of both directions as seen by the
+// application.
 type Conversation struct {
 	Client, Server []byte // bytes sent by the side that opened the connection, and by the other side
 	Port           uint16 // TCP port of the server

@@ -14,19 +14,19 @@ import (
 const PeerPatience = Patience
 
 // A Peer plays the other side of a protocol under test from a script: it sends bytes, expects
-// bytes, and expects silence. Its methods report a failure at the line of the script.
+// bytes, and expects silence. The methods report a failure at the line of the script.
 type Peer struct {
 	net.Conn
 	t testing.TB
 }
 
-// NewPeer returns a Peer that uses c. It closes c at the end of the test.
+// NewPeer returns a Peer on c. At the end of the test, c is closed.
 func NewPeer(t testing.TB, c net.Conn) *Peer {
 	t.Cleanup(func() { c.Close() })
 	return &Peer{Conn: c, t: t}
 }
 
-// Send sends the bytes that hex spells, see [Hex]. It fails the test if they cannot be sent.
+// Send sends the bytes spelled by hex, see [Hex], and fails the test on an error.
 func (p *Peer) Send(hex string) {
 	p.t.Helper()
 	p.SendBytes(Hex(hex))
@@ -41,7 +41,7 @@ func (p *Peer) SendBytes(b []byte) {
 	}
 }
 
-// Expect reads as many bytes as hex spells and fails the test if they differ.
+// Expect reads as many bytes as hex spells and fails the test on a difference.
 func (p *Peer) Expect(hex string) {
 	p.t.Helper()
 	want := Hex(hex)
@@ -75,8 +75,8 @@ func (p *Peer) ExpectSilence(d time.Duration) {
 	}
 }
 
-// ExpectEnd fails the test unless the stream ends here. It returns true if the end is a reset and
-// false if it is an orderly close.
+// ExpectEnd fails the test unless the stream ends here. ExpectEnd returns true for a reset and
+// false for an orderly close.
 func (p *Peer) ExpectEnd() (reset bool) {
 	p.t.Helper()
 	var b [64]byte

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// DefaultWindow is the number of bytes that one direction of a [Pipe] holds before Write blocks.
-// Real connections have socket buffers for the same purpose.
+// DefaultWindow is the number of bytes held by a direction of a [Pipe] before Write blocks. Real
+// connections have socket buffers for the same purpose.
 const DefaultWindow = 256 << 10
 
-// A Conn is one end of an in-memory stream. It is a [net.Conn] with the methods CloseRead and
-// CloseWrite of a [net.TCPConn]. It is safe for concurrent use.
+// A Conn is an end of an in-memory stream: a [net.Conn] with the methods CloseRead and CloseWrite
+// of a [net.TCPConn]. A Conn is safe for concurrent use.
 //
 // After Close its methods return [net.ErrClosed]. Write returns [syscall.EPIPE] if the peer has
 // stopped reading. Read and Write return [syscall.ECONNRESET] after a reset, and
@@ -40,8 +40,8 @@ func PipeSize(window int) (a, b *Conn) {
 	return &Conn{in: ba, out: ab, name: "a"}, &Conn{in: ab, out: ba, name: "b"}
 }
 
-// Fault adds faults to the bytes that c sends from now on. The offsets in faults count from the
-// first byte that c has ever sent.
+// Fault adds faults to the bytes c sends from now on. The offsets in faults count from the first
+// byte ever sent by c.
 func (c *Conn) Fault(f ...Fault) {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *Conn) Fault(f ...Fault) {
 	c.out.wake.Broadcast()
 }
 
-// Resume ends a stall made by [StallAfter] in the bytes that c sends.
+// Resume ends a stall made by [StallAfter] in the bytes sent by c.
 func (c *Conn) Resume() {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *Conn) Resume() {
 	c.out.wake.Broadcast()
 }
 
-// Sent returns the number of bytes that c has sent, including bytes lost to a fault.
+// Sent returns the number of bytes sent by c, including bytes lost to a fault.
 func (c *Conn) Sent() int64 {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
@@ -134,7 +134,7 @@ type memAddr string
 func (memAddr) Network() string  { return "mem" }
 func (a memAddr) String() string { return string(a) }
 
-// A stream is one direction of a Pipe. mu guards all its fields.
+// A stream is a direction of a Pipe. mu guards all fields.
 type stream struct {
 	mu   sync.Mutex
 	wake sync.Cond // signalled at every change of the stream
@@ -281,8 +281,8 @@ func (s *stream) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// A deadline is a time with the timer that wakes the waiting goroutines. mu of its stream guards
-// the deadline.
+// A deadline is a time with a timer to wake the waiting goroutines. mu of the stream guards the
+// deadline.
 type deadline struct {
 	at    time.Time
 	timer *time.Timer

@@ -39,7 +39,7 @@ func TestConnContract(t *testing.T) {
 	}
 }
 
-// pattern returns n bytes, each of which differs from its neighbours.
+// pattern returns n bytes, each different from the byte before and after.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	r := rand.New(rand.NewPCG(1, 2))

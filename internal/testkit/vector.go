@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Hex returns the bytes that s spells in hexadecimal. s may contain white space anywhere, and
+// Hex returns the bytes spelled by s in hexadecimal. s may contain white space anywhere, and
 // comments from '#' to the end of the line, so that a vector can show its fields. Hex panics if s
 // is not hexadecimal.
 func Hex(s string) []byte {
@@ -28,7 +28,7 @@ func Hex(s string) []byte {
 	return b
 }
 
-// A Vector is a value of a wire format and its encoding.
+// A Vector is a value of a wire format, with the encoding.
 type Vector[T any] struct {
 	Name  string
 	Value T

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Await receives a value from c and returns it. It ends the test with a failure if no value comes
-// within [Patience]. what names the expected event in the message.
+// Await receives a value from c and returns it. If no value comes within [Patience], Await ends the
+// test with a failure. what names the expected event in the message.
 func Await[T any](t testing.TB, what string, c <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -18,8 +18,8 @@ func Await[T any](t testing.TB, what string, c <-chan T) (v T) {
 	return v
 }
 
-// Eventually waits until ok returns true. It ends the test with a failure if that takes longer than
-// [Patience]. what names the expected event in the message.
+// Eventually waits until ok returns true, and ends the test with a failure after [Patience]. what
+// names the expected event in the message.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !ok(); time.Sleep(100 * time.Microsecond) {
@@ -29,8 +29,8 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// TCPPair returns the two ends of a TCP connection over loopback. At the end of t it closes the
-// ends that the test has not closed.
+// TCPPair returns the two ends of a TCP connection over loopback. At the end of t, the ends still
+// open are closed.
 func TCPPair(t testing.TB) (a, b net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
