@@ -1,5 +1,5 @@
-// Package viaduct is the map of this module: RDMA over ordinary TCP in user space. It holds no
-// code.
+// Package viaduct is the map of this module: RDMA over ordinary TCP in user space. The package
+// holds no code.
 //
 // # What a program imports
 //
@@ -15,8 +15,8 @@
 //	nvme      disks for Linux hosts: NVMe over RDMA, on iWARP
 //	debug     a status socket, by which "viaduct ps" shows the connections of a program
 //
-// A program that wants a stream imports sdp and replaces net.Dial by sdp.Dial. A program that wants
-// registered memory and one-sided transfers imports iwarp, or vi with a provider.
+// For a stream, a program imports sdp and replaces net.Dial by sdp.Dial. For registered memory and
+// one-sided transfers, a program imports iwarp, or vi with a provider.
 //
 // # What the protocols share
 //

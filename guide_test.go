@@ -18,9 +18,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestGuide checks that each program on a page of docs/guide equals the file of examples that the
-// program's first comment names, and that the guide shows every example. At full length the
-// programs run, and must print the text that the page shows after the program.
+// TestGuide: each program on a page of docs/guide equals the file of examples named in the
+// program's first comment, and the guide shows every example. At full length the programs run, and
+// must print the text after the program on the page.
 func TestGuide(t *testing.T) {
 	pages, err := filepath.Glob("docs/guide/*.md")
 	if err != nil || len(pages) < 7 {
@@ -106,8 +106,8 @@ func TestGuide(t *testing.T) {
 	wg.Wait()
 }
 
-// TestOutside checks that README.md's commands build and run a program in a separate module,
-// outside of the tree.
+// TestOutside: README.md's commands build and run a program in a separate module, outside of the
+// tree.
 func TestOutside(t *testing.T) {
 	testkit.Long(t, "10 s")
 	readme, err := os.ReadFile("README.md")
@@ -134,7 +134,7 @@ func TestOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine := t.TempDir()
-	// The copied go.sum has the sums that go mod tidy would otherwise ask the network for.
+	// The copied go.sum has the sums. Otherwise go mod tidy would ask the network.
 	sums, err := os.ReadFile("go.sum")
 	if err == nil {
 		err = os.WriteFile(filepath.Join(mine, "go.sum"), sums, 0o666)
@@ -154,8 +154,8 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestExamples checks that each public package has an Example for the whole package, and that every
-// example has a comment and an output to compare.
+// TestExamples: each public package has an Example for the whole package, and every example has a
+// comment and an output to compare.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("*/doc.go")
 	if err != nil || len(files) < 7 {

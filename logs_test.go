@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// attributes has the keys of all logged attributes, with their meanings. One meaning has one key in
-// all packages; add a new key here before it is used.
+// attributes has the keys of all logged attributes, with their meanings. A meaning has the same key
+// in all packages; add a new key here before it is used.
 var attributes = map[string]string{
 	"transport": "a scheme of addresses",
 	"local":     "address of this side",
@@ -49,12 +49,12 @@ var attributes = map[string]string{
 }
 
 // logging maps the methods of *slog.Logger, and of the command's own logger, to the index of the
-// message; -1 for With, which has no message.
+// message; -1 for With, because With has no message.
 var logging = map[string]int{"Debug": 0, "Info": 0, "Notice": 0, "Warn": 0, "Error": 0,
 	"DebugContext": 1, "InfoContext": 1, "WarnContext": 1, "ErrorContext": 1, "Log": 2, "LogAttrs": 2, "With": -1}
 
-// TestLogAttributes checks that every event is a constant text without a full stop, that the keys
-// of its attributes are in the list above, and that every key of the list is used.
+// TestLogAttributes: every event is a constant text without a full stop, the keys of the attributes
+// are in the list above, and every key of the list is used.
 func TestLogAttributes(t *testing.T) {
 	used := map[string]bool{}
 	events := 0

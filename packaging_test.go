@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPackaging checks that the two descriptions of the package list the same files, and that every
-// file they take from the tree exists.
+// TestPackaging: the two descriptions of the package list the same files, and every file they take
+// from the tree exists.
 func TestPackaging(t *testing.T) {
 	entries := func(file string) (list []string) {
 		b, err := os.ReadFile(file)
@@ -50,7 +50,7 @@ func TestPackaging(t *testing.T) {
 	}
 }
 
-// TestReleaseNotes checks that the notes of a version are only its section of CHANGELOG.md, or the
+// TestReleaseNotes: the notes of a version are only the version's section of CHANGELOG.md, or the
 // section of unreleased changes if the version has no section.
 func TestReleaseNotes(t *testing.T) {
 	bash, err := exec.LookPath("bash")

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// pages returns the names of the pages that people write. Generated pages are checked by the tools
-// that write them.
+// pages returns the names of the pages written by people. Generated pages are checked by their
+// generators.
 func pages(t *testing.T) (names []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/guide/*.md", "docs/lab/*.md"} {
@@ -51,8 +51,8 @@ type codeBlock struct {
 	lines    []string
 }
 
-// codeBlocks returns the blocks of code of a page, and the lines of the page with the lines of
-// these blocks empty.
+// codeBlocks returns the blocks of code of a page, and the lines of the page with the lines of the
+// blocks empty.
 func codeBlocks(lines []string) (blocks []codeBlock, prose []string) {
 	var mark string
 	var open *codeBlock
@@ -107,7 +107,7 @@ var (
 	goArgument = regexp.MustCompile(`\bgo (?:run|test|build) (?:-[\w=]+ )*(\./[\w./-]+)`)
 )
 
-// anchors returns the fragments by which links name the headings of a page.
+// anchors returns the fragments for links to the headings of a page.
 func anchors(prose []string) map[string]bool {
 	known := map[string]bool{}
 	for _, l := range prose {
@@ -118,7 +118,7 @@ func anchors(prose []string) map[string]bool {
 	return known
 }
 
-// TestPageLinks checks that the files, directories and headings exist to which the pages link.
+// TestPageLinks: the files, directories and headings linked from the pages exist.
 func TestPageLinks(t *testing.T) {
 	for _, page := range pages(t) {
 		_, prose := codeBlocks(read(t, page))
@@ -144,7 +144,7 @@ func TestPageLinks(t *testing.T) {
 	}
 }
 
-// A tree holds the names that pages may use: of files, directories and test functions.
+// A tree holds the names pages may use: of files, directories and test functions.
 type tree struct {
 	files []string // slash-separated
 	tests map[string]bool
@@ -199,15 +199,15 @@ func (all tree) has(name, dir string) bool {
 	})
 }
 
-// isCase reports whether viaduct conform has a case of this name, with or without the name's first
+// isCase reports whether viaduct conform has a case called name, with or without the name's first
 // element, the protocol.
 func (all tree) isCase(name string) bool {
 	_, rest, _ := strings.Cut(name, "/")
 	return strings.Contains(all.cases, strconv.Quote(name)) || strings.Contains(all.cases, strconv.Quote(rest))
 }
 
-// TestPageNames checks that the files, directories and tests that the pages name exist. Laboratory
-// notes may name removed ones.
+// TestPageNames: the files, directories and tests named on the pages exist. Laboratory notes may
+// name removed files and tests.
 func TestPageNames(t *testing.T) {
 	all := readTree(t)
 	top := func(name string) bool { // a directory at the top of the tree
@@ -243,8 +243,8 @@ func TestPageNames(t *testing.T) {
 	}
 }
 
-// TestWhereToLook checks that each name in a row of the table of ARCHITECTURE.md occurs in one of
-// the files or directories of the row.
+// TestWhereToLook: each name in a row of the table of ARCHITECTURE.md occurs in a file or directory
+// of the row.
 func TestWhereToLook(t *testing.T) {
 	all := readTree(t)
 	word := regexp.MustCompile(`\w+`)
@@ -292,14 +292,14 @@ func TestWhereToLook(t *testing.T) {
 	}
 }
 
-// programs are the first words by which commands recognizes a line as a command.
+// programs are the first words of lines recognized as commands.
 var programs = []string{
 	"viaduct", "./viaduct", "go", "sudo", "set", "bench/peers.sh", "bench/run.sh", "capi/build.sh", "capi/test/run.sh", "packaging/build.sh",
 	"CGO_ENABLED=0", "cc", "curl", "openssl", "timeout", "systemctl", "podman", "docker", "nvme", "mount", "modprobe", "truncate", "install",
 	"pg_dump", "rdma", ".ci/run", "git",
 }
 
-// commands returns the lines of a block that are commands.
+// commands returns the command lines of a block.
 func (b codeBlock) commands() (list []string) {
 	if b.language == "go" || b.language == "yaml" {
 		return nil
@@ -322,8 +322,8 @@ func (b codeBlock) commands() (list []string) {
 var notRun = []string{"two hosts", "root", "installs software", "needs other software", "long",
 	"synopsis", "the reader's own program"}
 
-// TestPageCommands checks that a test runs each command a page shows, or that the block gives a
-// reason why no test does. The comment before the block is one of
+// TestPageCommands: a test runs each command on a page, or the block gives a reason why no test
+// does. The comment before the block is one of
 //
 //	<!-- run by TestNAME -->     or a program of the tree, such as .ci/run
 //	<!-- not run: two hosts -->  or another reason of notRun
@@ -371,7 +371,7 @@ func TestPageCommands(t *testing.T) {
 	}
 }
 
-// TestPageFragments checks that the Go code on the pages can be parsed, as a file or as statements.
+// TestPageFragments: the Go code on the pages can be parsed, as a file or as statements.
 func TestPageFragments(t *testing.T) {
 	for _, page := range pages(t) {
 		blocks, _ := codeBlocks(read(t, page))

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestReadme checks that the first program prints what README.md says, that README.md has the two
-// commands for newcomers, and that it has at most 120 lines.
+// TestReadme: the first program prints the output in README.md, and README.md has the two commands
+// for newcomers and at most 120 lines.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
