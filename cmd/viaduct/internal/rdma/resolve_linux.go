@@ -60,7 +60,7 @@ func (s *Service) mayLead(tid, dir int, name []byte, itself bool) bool {
 	if relative && bytes.Contains(name, []byte("..")) {
 		return strings.HasPrefix(s.folder(tid, dir), s.tree)
 	}
-	// A symbolic link may lead to a file of ours. The kernel does not find its target then.
+	// A symbolic link may lead to a file of ours. The kernel does not find the link's target then.
 	at := string(name)
 	if relative {
 		at = folderLink(tid, dir) + "/" + at
@@ -71,7 +71,8 @@ func (s *Service) mayLead(tid, dir int, name []byte, itself bool) bool {
 	if unix.Faccessat(unix.AT_FDCWD, at, unix.F_OK, 0) != unix.ENOENT {
 		return false
 	}
-	// The path does not exist. If its directory does, only the last name can be such a link.
+	// The path does not exist. If the directory of the path exists, only the last name can be a
+	// link to a file of ours.
 	var b [1]byte
 	_, err := unix.Readlink(at, b[:])
 	return err == nil || unix.Faccessat(unix.AT_FDCWD, filepath.Dir(at), unix.F_OK, 0) == unix.ENOENT
@@ -85,7 +86,7 @@ func folderLink(tid, dir int) string {
 	return procFD(tid, dir)
 }
 
-// folder returns the path of the directory that paths are relative to, or "" if it is unknown.
+// folder returns the path of the directory that paths are relative to, or "" if unknown.
 func (s *Service) folder(tid, dir int) string {
 	p, _ := os.Readlink(folderLink(tid, dir))
 	return p
@@ -95,8 +96,8 @@ func (s *Service) folder(tid, dir int) string {
 const maxLinks = 40
 
 // resolve finds the file of ours, or reached through ours, that a path refers to. It returns false
-// for any other file. Each element is looked up in the tree if it is there, otherwise in the system
-// as the thread sees it.
+// for any other file. Each element is looked up in the tree if present there, otherwise in the
+// system as seen by the thread.
 func (s *Service) resolve(tid, dir int, name string, itself bool) (place, bool) {
 	at, through := "/", false
 	if name[0] != '/' {

@@ -9,8 +9,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A ring is a work queue in shared memory. The program fills entries and marks them valid; this
-// side takes them in order and marks them free.
+// A ring is a work queue in shared memory. The program fills entries and marks the entries valid;
+// this side takes valid entries in order and marks the entries free.
 type ring struct {
 	mem   []byte
 	key   int64
@@ -44,12 +44,12 @@ func (r *ring) valid() bool { return atomic.LoadUint32(word(r.slot(r.at)))&abi.V
 // free lets the program use an entry again.
 func free(entry []byte) {
 	w := word(entry)
-	// Only this side clears the bit, and the program writes the entry only while it is clear.
+	// Only this side clears the bit, and the program writes the entry only while the bit is clear.
 	atomic.StoreUint32(w, atomic.LoadUint32(w)&^abi.Valid)
 }
 
-// A sendRing is a send queue. While this side is awake, it leaves the last taken entry valid: the
-// program rings only if it finds that entry free.
+// A sendRing is a send queue. While this side is awake, the last taken entry stays valid: the
+// program rings only if the entry is free.
 type sendRing struct {
 	ring
 	held bool // the entry before at is taken, and still valid

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All contexts together have at most the rings of the quota. A ring that is dropped, or closed with
-// its context, can be allocated again.
+// All contexts together have at most the rings of the quota. A dropped ring, or a ring closed with
+// the context, can be allocated again.
 func TestRingQuota(t *testing.T) {
 	quota := &ringQuota{most: 3}
 	var arenas [2]*arena

@@ -60,8 +60,8 @@ var roceCMHandlers = map[abi.CMCommand]roceCMHandler{
 }
 
 // isRoCE reports whether a command is for a RoCE device. The device is determined when the
-// identifier is bound. at is the offset of the identifier's number in the body; a negative one
-// means that the body has none.
+// identifier is bound. at is the offset of the identifier's number in the body; a negative at means
+// that the body has no number.
 func (k *cmCommand) isRoCE(at int) bool {
 	s := k.f.s
 	if at < 0 {
@@ -104,9 +104,9 @@ func (s *Service) hasRoCE() bool {
 	return false
 }
 
-// roceFor returns the RoCE device that serves an address in a port space, or nil if an iWARP device
-// serves it, or none. If a RoCE device and an iWARP device both serve all addresses, connections
-// belong to the iWARP device and datagrams to the RoCE device.
+// roceFor returns the RoCE device that serves an address in a port space, or nil if an iWARP
+// device, or no device, serves the address. If a RoCE device and an iWARP device both serve all
+// addresses, connections belong to the iWARP device and datagrams to the RoCE device.
 func (s *Service) roceFor(ps uint16, a netip.Addr) *device {
 	var rest *device
 	iwarp := false
@@ -139,14 +139,14 @@ func (s *Service) roceFor(ps uint16, a netip.Addr) *device {
 // ownLoopback is the address of this host on every device.
 var ownLoopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// hasLoopback reports whether the device has an address of the loopback interface of its own. It
-// then serves no other addresses of that interface, except ownLoopback.
+// hasLoopback reports whether the device has a separate address of the loopback interface. The
+// device then serves no other addresses of the interface, except ownLoopback.
 func (d *device) hasLoopback() bool {
 	return slices.ContainsFunc(d.addrs, netip.Addr.IsLoopback)
 }
 
-// gidOf returns the GID for a local address, and its index in the table. For loopback addresses
-// that are not in the table, it returns the first GID after the link-local one. ok is false if the
+// gidOf returns the GID for a local address, and the index in the table. For loopback addresses
+// missing in the table, gidOf returns the first GID after the link-local GID. ok is false if the
 // device does not serve the address.
 func (d *device) gidOf(a netip.Addr) (g rxe.GID, index uint8, ok bool) {
 	a = a.Unmap().WithZone("")
@@ -179,7 +179,7 @@ func (k *cmCommand) roceBindIP() {
 	k.finish(e)
 }
 
-// The range of ports for programs that do not choose one.
+// The range of ports for programs that choose no port.
 const (
 	firstFreePort = 32768
 	freePorts     = 28232

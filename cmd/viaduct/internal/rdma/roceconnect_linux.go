@@ -367,8 +367,8 @@ func (k *cmCommand) roceReject() {
 	}
 }
 
-// part ends the connection of an identifier. It returns the other end if that has not ended yet,
-// and otherwise nil. mu is locked.
+// part ends the connection of an identifier. It returns the other end if the other end has not
+// ended yet, and otherwise nil. mu is locked.
 func (m *roceManager) part(id *cmID) *cmID {
 	peer := id.roce.peer
 	id.roce.peer, id.roce.over = nil, true
@@ -418,8 +418,8 @@ func (k *cmCommand) roceDisconnect() {
 	}
 }
 
-// leaveRoCE ends the listener, memberships and connection of an identifier that is destroyed. The
-// caller must hold no locks.
+// leaveRoCE ends the listener, memberships and connection of a destroyed identifier. The caller
+// must hold no locks.
 func (id *cmID) leaveRoCE() {
 	id.mu.Lock()
 	r := id.roce

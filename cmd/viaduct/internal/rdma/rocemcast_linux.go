@@ -99,7 +99,7 @@ func (k *cmCommand) roceLeave() {
 	k.answer(k.Body.U64(0), abi.Words(n))
 }
 
-// dropJoin removes the event of a membership, unless the program has read it.
+// dropJoin removes the event of a membership, unless the program has read the event.
 func (f *cmFile) dropJoin(j *roceJoin) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -64,7 +64,7 @@ func (w *cmWire) serve() {
 	}
 }
 
-// do calls f, sends the messages that result, and sets the timer. It does nothing after close.
+// do calls f, sends the resulting messages, and sets the timer. It does nothing after close.
 func (w *cmWire) do(f func(m *rocecm.Manager, now rocecm.Time)) {
 	w.mu.Lock()
 	if w.closed {
@@ -95,7 +95,7 @@ func (w *cmWire) do(f func(m *rocecm.Manager, now rocecm.Time)) {
 
 func (w *cmWire) tick() { w.do((*rocecm.Manager).Tick) }
 
-// close stops connection management. No program gets an event from it afterwards.
+// close stops connection management. No program gets an event from the wire afterwards.
 func (w *cmWire) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,8 +105,8 @@ func (w *cmWire) close() {
 	}
 }
 
-// open makes the address own reachable for connection management. It does nothing if that is done,
-// or after close.
+// open makes the address own reachable for connection management. It does nothing if own is
+// reachable already, or after close.
 func (w *cmWire) open(own netip.Addr) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

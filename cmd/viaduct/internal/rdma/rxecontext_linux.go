@@ -114,9 +114,9 @@ func rxeObject[T any](x *context, t *table[T], h uint32) (v T, ok bool) {
 	return v, ok
 }
 
-// rxeTake removes the object with handle h from its table. If there is none, or busy reports that
-// it is in use, rxeTake answers the command with an error and returns false. busy is called with
-// context.mu locked.
+// rxeTake removes the object with handle h from the table t. If there is none, or if busy returns
+// true for an object in use, rxeTake answers the command with an error and returns false. busy is
+// called with context.mu locked.
 func rxeTake[T any](k *command, t *table[T], h uint32, busy func(T) bool) (v T, ok bool) {
 	x := k.x
 	x.mu.Lock()

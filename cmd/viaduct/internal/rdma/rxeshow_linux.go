@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/status"
 )
 
-// show lists the queue pair in "viaduct ps" from the time that it can first send until it is
-// closed.
+// show lists the queue pair in "viaduct ps" from the first possible send until the close of the
+// queue pair.
 func (q *rxeQP) show() {
 	if q.Attributes().State != abi.RTS || q.shown.Swap(true) {
 		return

@@ -21,8 +21,8 @@ type rxeMW struct {
 	pd *domain
 }
 
-// rxeDomain returns the domain with handle h, and counts one more user of it. If there is none, it
-// answers the command with an error and returns nil.
+// rxeDomain returns the domain with handle h, and counts another user of the domain. If there is
+// none, rxeDomain answers the command with an error and returns nil.
 func (k *command) rxeDomain(h uint32) *domain {
 	k.x.mu.Lock()
 	defer k.x.mu.Unlock()

@@ -23,25 +23,25 @@ type Options struct {
 	Devices []Device
 	Logger  *slog.Logger
 	// WrapConn, if not nil, is called with each TCP connection, and with whether this side dialled
-	// it. Its result is used instead of nc.
+	// the connection. Its result is used instead of nc.
 	WrapConn func(nc net.Conn, dialled bool) net.Conn
 	// Tap, if not nil, is called with each packet of RoCEv2.
 	Tap roceudp.Tap
 	// NoCRC turns MPA's CRCs off if the peer agrees.
 	NoCRC bool
-	// SameHost determines whether connections within this host use shared memory. With WrapConn
-	// they do not.
+	// SameHost determines whether connections within this host use shared memory. With WrapConn,
+	// connections do not use shared memory.
 	SameHost samehost.Policy
 	// Status shows the connections in "viaduct ps"; nil shows none.
 	Status *status.Server
 	// Tell, if not nil, prints a line for the user when a program's error does not show the remedy.
 	Tell func(format string, args ...any)
-	// Explain, if not nil, prints one line for each connection, with its path.
+	// Explain, if not nil, prints a line with the path of each connection.
 	Explain func(format string, args ...any)
 }
 
-// A Service answers the calls of one program and its descendants. One goroutine calls Serve, and
-// another one only if a call blocks for a second.
+// A Service answers the calls of one program and its descendants. A single goroutine calls Serve,
+// and another only if a call blocks for a second.
 type Service struct {
 	opt     Options
 	log     *slog.Logger
@@ -294,8 +294,8 @@ func (s *Service) add(id inode, f file) {
 }
 
 // Sweep releases the files no process has any more. A stand-in is closed by close, by exec, or by
-// the end of the last process that has it. Listeners are closed when Sweep returns; streams may
-// still be closing.
+// the end of the last process with the stand-in open. Listeners are closed when Sweep returns;
+// streams may still be closing.
 func (s *Service) Sweep() {
 	s.sweeping.Lock()
 	defer s.sweeping.Unlock()

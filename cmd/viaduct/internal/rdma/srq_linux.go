@@ -76,8 +76,8 @@ func (s *sharedQueue) take(e *[abi.RQELen]byte) bool {
 	low := false
 	ok := !s.gone && s.ring.take(e)
 	if ok && s.limit > 0 {
-		// Entries are valid in order, so that one look shows whether at least limit of them are
-		// left.
+		// Entries are valid in order, so that a single look shows whether at least limit entries
+		// are left.
 		if atomic.LoadUint32(word(s.ring.slot(s.ring.at+s.limit-1)))&abi.Valid == 0 {
 			low, s.limit = true, 0
 		}

@@ -36,7 +36,7 @@ func (s *Service) statx(c *notify.Call, p place) {
 	s.writeStatx(c, &st)
 }
 
-// fillStatx sets the fields of st in which a device file differs from its file in the tree.
+// fillStatx sets the fields of st where a device file differs from the file in the tree.
 func fillStatx(st *unix.Statx_t, of unix.Stat_t) {
 	st.Mask |= unix.STATX_BASIC_STATS
 	st.Mode, st.Ino, st.Nlink, st.Blksize, st.Size, st.Blocks = uint16(of.Mode), of.Ino,
@@ -55,7 +55,7 @@ func (s *Service) writeStatx(c *notify.Call, st *unix.Statx_t) {
 	s.give(c, c.Args[4], unsafe.Slice((*byte)(unsafe.Pointer(st)), unsafe.Sizeof(*st)), 0)
 }
 
-// statfs answers statfs of a place. For our places, it reports the file system types that programs
+// statfs answers statfs of a place. For our places, statfs reports the file system types programs
 // expect.
 func (s *Service) statfs(c *notify.Call, p place) {
 	var st unix.Statfs_t

@@ -9,10 +9,10 @@ import (
 
 const (
 	// sweepEvery is the time between sweeps during activity. A peer may notice the end of a program
-	// that much later.
+	// later by sweepEvery.
 	sweepEvery = 50 * time.Millisecond
-	// restAfter is the number of sweeps after the last activity. The kernel reports a close a little
-	// before it has dropped the file, and may take long to do so on a busy machine.
+	// restAfter is the number of sweeps after the last activity. The kernel reports a close a
+	// little before the file is dropped, and the drop may take long on a busy machine.
 	restAfter = 20
 	// sweepAtRest is how often a resting sweeper sweeps nevertheless.
 	sweepAtRest = 10 * time.Second
@@ -28,7 +28,7 @@ type sweeper struct {
 
 func newSweeper() *sweeper { return &sweeper{wake: make(chan struct{}, 1)} }
 
-// note reports activity: a call of a program, or that something was closed.
+// note reports activity: a call of a program, or a close.
 func (w *sweeper) note() {
 	if w.active.Load() || w.active.Swap(true) {
 		return // already reported

@@ -83,7 +83,7 @@ func (s *Service) renderTree() (err error) {
 	if err != nil {
 		return err
 	}
-	// The path must be the one that the kernel reports for an open directory.
+	// The path must equal the path the kernel reports for an open directory.
 	if s.tree, err = filepath.EvalSymlinks(dir); err != nil {
 		s.tree = dir
 	}

@@ -8,13 +8,13 @@ import (
 )
 
 // turns keeps concurrent set-ups in the order they began. Programs that open several connections at
-// once rely on this order: the third that is requested here arrives third at the peer.
+// once rely on the order: the third connection requested here arrives third at the peer.
 type turns struct {
 	mu   sync.Mutex
 	last chan struct{} // guarded by mu
 }
 
-// turnTime bounds how long a slow set-up delays the later ones.
+// turnTime bounds how long a slow set-up delays the later set-ups.
 const turnTime = 100 * time.Millisecond
 
 // A turn is a place in the order.

@@ -59,7 +59,7 @@ type table[T any] struct {
 }
 
 // add adds an object and returns its handle. ok is false if the device has as many objects of this
-// kind as it may.
+// kind as allowed.
 func (t *table[T]) add(v T) (h uint32, ok bool) {
 	if t.held.Add(1) > t.most {
 		t.held.Add(-1)
@@ -197,10 +197,10 @@ func (x *context) call(c *notify.Call) {
 	}
 }
 
-// ioctl serves a command of a library that does not use write. A library that knows both forms asks
-// which one to use for a context. The answer is write, whose commands are in one piece. On a
-// duplicate outside of the reserved range, only ioctl works, so that ioctl is always accepted
-// there.
+// ioctl serves a command of a library that does not use write. A library with both forms asks for
+// the form to use for a context. The answer is write, because each command of write is a single
+// piece. On a duplicate outside of the reserved range, only ioctl works, so that ioctl is always
+// accepted there.
 func (x *context) ioctl(c *notify.Call) {
 	mayWrite := x.s.numbers.has(int(int32(c.Args[0])))
 	if uint32(c.Args[1]) != abi.IoctlVerbs || mayWrite && x.writes.Load() {
@@ -291,7 +291,7 @@ func (k *command) fail(e unix.Errno) {
 }
 
 // answer writes the response, of core and provider, and ends the command. If the response cannot be
-// written, it returns false, and the caller must undo the command.
+// written, answer returns false, and the caller must undo the command.
 func (k *command) answer(parts ...abi.Body) bool {
 	a := repeat{command: k.raw, value: k.count}
 	if k.ioctl != nil {
@@ -335,7 +335,7 @@ var handlers = map[abi.Command]func(*command){
 // compVectors is the number of completion vectors. One is enough.
 const compVectors = 1
 
-// getContext is openContext and allocAsync in one.
+// getContext is openContext and allocAsync in a single command.
 func (k *command) getContext() {
 	if k.x.opened.Load() {
 		k.fail(unix.EINVAL)
@@ -480,8 +480,8 @@ func (x *context) release() {
 		wg.Go(q.destroy)
 	}
 	wg.Wait()
-	// A Read of the peer, which is about to see the end, must find its region with its memory gone,
-	// see space.judge. A missing region would be the peer's fault.
+	// A Read of the peer, shortly before the peer sees the end, must find the region, with the
+	// memory gone: see space.judge. A missing region would be the peer's fault.
 	x.s.wg.Go(func() {
 		x.ends.Wait()
 		for _, m := range mrs {

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// vendorLibraries are the direct interfaces of one manufacturer's adapters, which programs use
-// without verbs.
+// vendorLibraries are the direct interfaces of a manufacturer's adapters. Programs use the
+// interfaces without verbs.
 var vendorLibraries = []struct{ soname, needs string }{
 	{"libmlx5.so.1", "an mlx5 adapter (mlx5dv)"},
 	{"libmlx4.so.1", "an mlx4 adapter (mlx4dv)"},
