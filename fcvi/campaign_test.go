@@ -183,7 +183,7 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 				next = found + 1
 			}
 		}
-		// At Reliable Reception a successful send means a delivered message.
+		// At Reliable Reception a successful send means that the message was delivered.
 		for k, w := range other.sends {
 			if k < 4 && v.level == iu.ReliableReception && w.done && w.status == 0 && next <= k {
 				t.Errorf("%s: message %d was reported delivered and was not", name, k) // [FCVI-3-7]

@@ -215,8 +215,8 @@ func (c *conn) connected(now fc.Time) {
 	c.tellDone(now, iu.Confirmed) // from now on the consumer may post
 }
 
-// closeOwn releases the Exchange of our request after the peer has ended the Exchange. An Exchange
-// that is not open stays unchanged.
+// closeOwn releases the Exchange of our request, which the peer has ended. It has no effect if the
+// Exchange is not open.
 func (c *conn) closeOwn() {
 	if c.own.open {
 		c.own.open = false

@@ -10,7 +10,7 @@ import (
 	"viaduct/vi"
 )
 
-// A consumer is the VI above a connection: the VI's queues, and the memory opened to the peer. The
+// A consumer is the VI above a connection: its queues, and the memory opened to the peer. The
 // methods are called one at a time and must not block. None is called after broken, or after the
 // connection has detached the consumer by clearing conn.up.
 type consumer interface {
@@ -72,9 +72,9 @@ type leg struct {
 	open       bool
 }
 
-// A conn is an endpoint: a VI connection from request to end. The port calls a conn for one event
-// at a time. All methods share one receiver, because one event may concern the set-up, messages in
-// both directions and the end. Each file has the methods of one subject.
+// A conn is an endpoint: a VI connection from request to end. The port calls it for one event at a
+// time. All methods share one receiver, because one event may concern the set-up, messages in both
+// directions and the end. Each file has the methods of one subject.
 type conn struct {
 	p     *port
 	state state

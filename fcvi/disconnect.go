@@ -6,8 +6,8 @@ import (
 	"viaduct/vi"
 )
 
-// disconnect ends the connection for the local consumer. The consumer is detached: none of the
-// consumer's methods is called afterwards. [FCVI-5.3.5-1]
+// disconnect ends the connection for the local consumer, and detaches the consumer, so that none of
+// its methods is called afterwards. [FCVI-5.3.5-1]
 func (c *conn) disconnect(now fc.Time) {
 	c.up = nil
 	switch c.state {

@@ -808,7 +808,7 @@ func TestCounters(t *testing.T) {
 }
 
 // TestRXIDs: the responder takes RX_IDs from a separate pool, whose numbers wrap. A frame with an
-// RX_ID keeps that RX_ID.
+// RX_ID keeps it.
 func TestRXIDs(t *testing.T) {
 	t.Run("FCVI-5.4-5", func(t *testing.T) { // [FCVI-5.2.1-9]
 		p := new(port)

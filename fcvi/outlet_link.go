@@ -8,8 +8,8 @@ import (
 )
 
 // A linkOutlet attaches a station to an FCIP link: the station's N_Port logs in to the fabric at
-// the other end. A linkOutlet serves a single link. A station that stays in its fabric after the
-// link is lost gets a new outlet for the next link.
+// the other end. It serves a single link. A station that stays in its fabric after the link is lost
+// gets a new outlet for the next link.
 type linkOutlet struct {
 	l    *fcip.Link
 	keep *keeper // makes the next link; nil if a lost link is not replaced

@@ -48,8 +48,8 @@ type Config struct {
 	PortName WWN // Port_Name of the NIC; 0 means a random, locally administered one
 	NodeName WWN // Node_Name of the NIC; 0 means a random, locally administered one
 
-	// Class2 offers class 2, and uses class 2 for every connection whose peer also offers class 2.
-	// Otherwise class 3 is used.
+	// Class2 offers class 2, and uses it for every connection whose peer offers it too. Otherwise
+	// class 3 is used.
 	Class2 bool
 
 	// Stream sends messages that need no response in stream Exchanges of up to 256 messages.

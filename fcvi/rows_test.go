@@ -187,8 +187,8 @@ func TestAnsweredTooSoon(t *testing.T) {
 }
 
 // TestDisconnectTells: a disconnect with an error and a message id fails that message, and
-// completes the messages before with success. A disconnect without a message id or without an error
-// concerns no message. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
+// completes the messages before it with success. A disconnect without a message id or without an
+// error concerns no message. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
 func TestDisconnectTells(t *testing.T) {
 	for _, v := range []struct {
 		name   string
@@ -341,8 +341,8 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-// TestBadReceive: an unusable receive descriptor completes with an error, and the error is reported
-// to the peer. [FCVI-3-8] [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
+// TestBadReceive: an unusable receive descriptor completes with its error, and the error is
+// reported to the peer. [FCVI-3-8] [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
 func TestBadReceive(t *testing.T) {
 	for bad, want := range map[vi.Status]iu.Reason{
 		vi.StatusProtectionError: iu.RecvProt, vi.StatusFormatError: iu.RecvFormat,

@@ -23,7 +23,7 @@ type Namespace struct {
 	// BlockSize is the size of a block in bytes, a power of two from 512 to 4096; 0 means 512.
 	BlockSize int
 
-	// UUID identifies the disk to reconnecting hosts. UUID must be unique. Zero derives a UUID from
+	// UUID identifies the disk to reconnecting hosts, and must be unique. Zero derives a UUID from
 	// the NQN of the target and the number of the namespace.
 	UUID [16]byte
 
@@ -116,7 +116,7 @@ func (s *space) use(pd *iwarp.ProtectionDomain) error {
 	return err
 }
 
-// release frees the backend when no command uses the backend any more.
+// release frees the backend when no command uses it any more.
 func (s *space) release() {
 	if s.mapped != nil {
 		s.mapped.Close()

@@ -55,7 +55,7 @@ func part(b []byte, off, n int64) []byte {
 	return b[off : off+n : off+n]
 }
 
-// Sync implements [Syncer]. Sync also stores bytes written through the mapping.
+// Sync implements [Syncer]. It also stores bytes written through the mapping.
 func (m *mapping) Sync() error {
 	if err := msync(m.b); err != nil {
 		return err

@@ -61,7 +61,7 @@ type hostQueue struct {
 
 const hostMemory = 1 << 20
 
-// dial opens a stream with the private data. The stream has CRCs if the target requests CRCs.
+// dial opens a stream with the private data. The stream has CRCs if the target requests them.
 func dial(t testing.TB, addr string, private []byte) (*hostQueue, error) {
 	t.Helper()
 	h := &hostQueue{t: t, mem: make([]byte, hostMemory)}

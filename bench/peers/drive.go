@@ -122,8 +122,8 @@ var endpoints = map[string]endpoint{
 	"unix":  streamEndpoint{dialUnix, listenUnix},
 }
 
-// driveMain runs one measurement with the parameters in args. driveMain is the command drive.
-// driveApart runs the command for every measurement, and users run the command for tuning by hand.
+// driveMain runs one measurement with the parameters in args. It is the command drive, run by
+// driveApart for every measurement, and by hand for tuning.
 func driveMain(args []string) error {
 	var m measure
 	var peer bool

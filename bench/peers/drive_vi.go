@@ -16,7 +16,7 @@ import (
 
 // viEndpoint measures package vi.
 type viEndpoint struct {
-	// open opens a NIC. The NIC listens at the address listen, or only dials if listen is "".
+	// open opens a NIC that listens at the address listen, or only dials if listen is "".
 	open func(m measure, listen string) (*vi.NIC, error)
 }
 

@@ -172,7 +172,7 @@ func (p *programme) latencies() {
 			row{"latency", "sdp", "Go net.Conn", latency, 1.3, 1.6, true})...)
 }
 
-// libvipl adds the contests between the C library and the same loops in Go. Both send sixteen
+// libvipl adds the contests that compare the C library with the same loops in Go. Both send sixteen
 // posted messages together: the program in Go posts sixteen messages by a single call, and the
 // library collects messages posted singly. The targets are for TCP, where system calls dominate the
 // cost of a message. Through shared memory, the calls from C into Go dominate.
@@ -269,7 +269,7 @@ func unjudged(name string, r row) row {
 	return r
 }
 
-// streams adds the contests between sdp and plain TCP, whose net.Conn sdp replaces.
+// streams adds the contests that compare sdp with plain TCP, whose net.Conn sdp replaces.
 func (p *programme) streams() {
 	const tcp = "Go TCP"
 	stream := func(name, transport string, size int, crc bool) side {
@@ -294,7 +294,7 @@ func (p *programme) streams() {
 		row{"latency", "sdp", tcp, latency, 1.3, 1.6, true})
 }
 
-// orientation adds the contests between the plain C programs and well-known tools.
+// orientation adds the contests that compare the plain C programs with well-known tools.
 func (p *programme) orientation() {
 	p.add("For orientation", []side{
 		p.cSide("C TCP", "stream", mib, 1, mib),

@@ -7,8 +7,8 @@
 // (switch core, directory server, simulated links), fcip (links over TCP, RFC 3821) and fabricd (a
 // fabric that processes join).
 //
-// An [NPort] is a state machine without any input or output: the methods get frames, link events
-// and the time, and the NPort sends frames through a [Sender]. The driver of an NPort owns the
+// An [NPort] is a state machine without input or output of its own: its methods get frames, link
+// events and the time, and it sends frames through a [Sender]. The driver of an NPort owns the
 // clock, the link and the lock.
 //
 //	p := fc.NewNPort(fc.PortConfig{PortName: pn, NodeName: nn}, link)

@@ -94,8 +94,7 @@ func (s PortState) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// An Upper is the FC-4 above a port. The port calls the methods of an Upper, and the methods may
-// call the port.
+// An Upper is the FC-4 above a port. The port calls its methods, and they may call the port.
 type Upper interface {
 	// PortOnline is called when the port can reach other ports.
 	PortOnline(now Time)

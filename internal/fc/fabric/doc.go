@@ -3,9 +3,9 @@
 // reorder and damage frames. The plan is reproducible from a seed. [FCFS-3.2-1] [FCFS-3.2-2]
 // [FCFS-3.2-3]
 //
-// A [Switch] is a state machine without any input or output, like an fc.NPort: frames go in at a
-// [SwitchPort] and leave through the fc.Sender of another. In a [Net] each port of a Switch is a
-// device; package fabricd attaches a Switch's ports to FCIP links.
+// A [Switch] is a state machine without input or output of its own, like an fc.NPort: frames go in
+// at a [SwitchPort] and leave through the fc.Sender of another. In a [Net] each port of a Switch is
+// a device; package fabricd attaches a Switch's ports to FCIP links.
 //
 // A [Net] in virtual time is single-threaded and deterministic:
 //

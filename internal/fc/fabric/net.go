@@ -181,7 +181,7 @@ func (n *Net) put(p *packet) {
 	}
 }
 
-// At makes the Net call fn at time at, or at once if at has passed.
+// At makes the Net call fn at time at, or at once if that time has passed.
 func (n *Net) At(at fc.Time, fn func(now fc.Time)) {
 	n.push(&packet{at: max(at, n.now), fn: fn})
 }

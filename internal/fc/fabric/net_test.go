@@ -437,7 +437,8 @@ func TestDirectoryLogin(t *testing.T) {
 	if err := ask(); err != nil || answers == 0 || told != 0 {
 		t.Fatalf("logged in: %v, %d answers, told %d times", err, answers, told)
 	}
-	// The LOGO is sent without the port's knowledge, and the port still considers itself logged in.
+	// The LOGO is sent without the port's knowledge, so that the port still considers itself logged
+	// in.
 	if _, err := a.els(n, fc.AddrDirectory, fc.LOGO{ID: a.ID(), PortName: a.Name()}.Append(nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,6 @@
 // link, for traffic of different classes or quality of service. Additional connections need
 // authentication of the nonce over the first connection, and an interface between the FC and FCIP
 // entities, defined by FC-BB-2. Here a further connection becomes a separate link with a separate
-// F_Port, and order between two N_Ports is kept without reordering frames of several TCP
+// F_Port, so that order between two N_Ports is kept without reordering frames of several TCP
 // connections.
 package fcip

@@ -32,8 +32,8 @@ const (
 	slabSlack = 64 << 10
 )
 
-// A Device is the end of a link. The link calls the methods of a Device from one goroutine at a
-// time, without holding a lock.
+// A Device is the end of a link. The link calls its methods from one goroutine at a time, without
+// holding a lock.
 type Device interface {
 	// Frames handles the frames of a read. recv calls yield with each frame, valid during the call
 	// of yield. A device in need of a lock takes the lock once around recv.

@@ -23,7 +23,7 @@ const (
 	settleTime = 5 * time.Second
 )
 
-// A Redialer dials a lost link again. One goroutine at a time may call the methods of a Redialer.
+// A Redialer dials a lost link again. One goroutine at a time may call its methods.
 type Redialer struct {
 	Address string // in the form host:port
 	Config  Config

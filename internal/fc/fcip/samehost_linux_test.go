@@ -87,8 +87,7 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// TestSameHostRequired: an acceptor that requires shared memory refuses a connection without shared
-// memory.
+// TestSameHostRequired: an acceptor that requires shared memory refuses a connection without it.
 func TestSameHostRequired(t *testing.T) {
 	addr, _, errs := acceptWith(t, Config{FabricName: 2, SameHost: samehost.Require})
 	if _, err := Dial(t.Context(), addr, Config{FabricName: 1, Peer: 2, SameHost: samehost.Off}); err == nil {

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestFCFS_2_3_NoDelay: Nagle's algorithm is off at both ends, even if WrapConn has turned Nagle's
-// algorithm on. [FCFS-2.3-5]
+// TestFCFS_2_3_NoDelay: Nagle's algorithm is off at both ends, even if WrapConn has turned it on.
+// [FCFS-2.3-5]
 func TestFCFS_2_3_NoDelay(t *testing.T) {
 	nagle := func(nc net.Conn) net.Conn {
 		if err := nc.(*net.TCPConn).SetNoDelay(false); err != nil {

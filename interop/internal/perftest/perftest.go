@@ -239,7 +239,7 @@ func Serve(ctx context.Context, l *iwarp.Listener, opt Options) (*Result, error)
 	return s.run(ctx, q, func() (*iwarp.QueuePair, error) { return l.Accept(ctx) })
 }
 
-// A session is a run in a role.
+// A session is one run in one role.
 type session struct {
 	opt     Options
 	client  bool
