@@ -108,7 +108,7 @@ type Timers struct {
 	// default 10 ms, and three times as long at the Connecting Peer. [D-38]
 	Deadlock time.Duration
 	// Unanswered is the time after which the bytes of an unanswered SrcAvail are sent by Bcopy, if
-	// SendBudget has room; default 1 s. [D-81]
+	// they fit SendBudget; default 1 s. [D-81]
 	Unanswered time.Duration
 	Cancel     time.Duration // ends a connection with an unanswered cancel; default 5 s [D-81]
 	Suspend    time.Duration // ends a connection with an unanswered suspension; default 5 s [D-53]

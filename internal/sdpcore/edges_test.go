@@ -11,8 +11,8 @@ import (
 // keep marks the bytes of write id as in the driver's own memory.
 func (p *probe) keep(id uint64) *probe { p.m.KeepByCopy(id); return p }
 
-// TestSDP_Refused: a message against a rule has no other effect: the request and the header numbers
-// are ignored.
+// TestSDP_Refused checks that a message against a rule has no other effect: the request and the
+// header numbers are ignored.
 func TestSDP_Refused(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
 	t.Run("SDP-11.1-1", func(t *testing.T) { // [SDP-9.2-2] [SDP-9.2-3] [SDP-11.2-4] [SDP-9.5.4-10] [D-18] [SDP-6.3.2.1-1] [SDP-11.3-18] [SDP-6.2.1.3-1] [D-15] [SDP-8.2.1-8]

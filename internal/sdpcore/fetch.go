@@ -167,9 +167,9 @@ func (m *Machine) rdComplReady() bool {
 	return a.empty || a.done > a.reported && a.done == a.asked
 }
 
-// rdCompl acknowledges the bytes of the oldest SrcAvail read since the last acknowledgement.
-// [SDP-9.2-9] [SDP-9.2-11] [SDP-9.2-12] [SDP-9.2-13] [SDP-9.2-28] [SDP-6.3.7.1-1] [SDP-6.3.7.1-2]
-// [SDP-6.3.7.1-3]
+// rdCompl acknowledges the bytes of the oldest SrcAvail that were read since the last
+// acknowledgement. [SDP-9.2-9] [SDP-9.2-11] [SDP-9.2-12] [SDP-9.2-13] [SDP-9.2-28] [SDP-6.3.7.1-1]
+// [SDP-6.3.7.1-2] [SDP-6.3.7.1-3]
 func (m *Machine) rdCompl() {
 	s := &m.snk
 	a := *s.adverts.at(0)
