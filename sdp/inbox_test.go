@@ -14,8 +14,8 @@ func dataHead(n int, f sdpwire.Flags) []byte {
 	return m.Append(nil, sdpwire.Figure)
 }
 
-// TestInboxLands checks that fitting payload goes into the lent buffer if all earlier payload went
-// there. In any doubt the payload must go to a Private Buffer.
+// TestInboxLands checks that payload goes into the lent buffer only if it fits and all earlier
+// payload went there. In any doubt the payload must go to a Private Buffer.
 func TestInboxLands(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)

@@ -234,8 +234,8 @@ func (c *Conn) written(o *op, want int) (int, error) {
 
 // Exchange writes req, and then reads at least one byte of the answer into resp. If the modes
 // allow, a single message carries the request and the offer of resp for RDMA Write (the Transaction
-// mechanism), to save a message. Exchange suits short requests with long answers, such as reads of
-// a file server. While other writes wait, and for an empty slice, Exchange equals Write and then
+// mechanism), which saves a message. Exchange suits short requests with long answers, such as reads
+// of a file server. While other writes wait, and for an empty slice, Exchange equals Write and then
 // Read. Both slices are free when Exchange returns.
 func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()

@@ -97,11 +97,11 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Suspend stops the connection here, to continue elsewhere: Suspend asks the peer to reconnect to
-// the given port of the same host. After Suspend has returned without error, the connection has
-// ended here, and only the State remains. Waiting calls end with net.ErrClosed, and count unsent
-// bytes as not written. The new holder must listen already. If the peer refuses or does not answer
-// in time, the error matches ErrSuspend; the connection is then aborted.
+// Suspend stops the connection so that it can continue elsewhere: Suspend asks the peer to
+// reconnect to the given port of the same host. After Suspend has returned without error, the
+// connection has ended here, and only the State remains. Waiting calls end with net.ErrClosed, and
+// count unsent bytes as not written. The new holder must listen already. If the peer refuses or
+// does not answer in time, the error matches ErrSuspend; the connection is then aborted.
 func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-13.1.1-1] [SDP-13.2-3]
 	c.mu.Lock()
 	if c.closed || c.suspendTo != nil {
@@ -348,9 +348,10 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 	return c, nil
 }
 
-// expected returns the move of a Hello, or nil if the connection is new. If the connection must be
-// refused, the reason is not ReasonUnknown. The HelloAck waits until the state is set, because the
-// state determines the announced buffer size. [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15]
+// expected returns the move that a Hello belongs to, or nil if the connection is new. If the
+// connection must be refused, the reason is not ReasonUnknown. The HelloAck waits until the state
+// is set, because the state determines the announced buffer size. [SDP-13.1.1-13] [SDP-13.1.1-14]
+// [SDP-13.1.1-15]
 func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	local, _ := netip.ParseAddrPort(path.Local.String())
 	remote, _ := netip.ParseAddrPort(path.Remote.String())

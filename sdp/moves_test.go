@@ -284,8 +284,8 @@ func TestResumeStream(t *testing.T) {
 	})
 }
 
-// TestResumeState: the new holder continues where the state stops: reads return held bytes first,
-// and unsent bytes are sent first, then a pending DisConn.
+// TestResumeState checks that the new holder continues where the state stops: reads return held
+// bytes first, and unsent bytes are sent first, then a pending DisConn.
 func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	token := []byte("0123456789abcdef")
 	for _, v := range []struct {

@@ -46,7 +46,7 @@ type Timers struct {
 	// default 10 ms, and three times as long at the Connecting Peer.
 	Deadlock time.Duration
 	// Unanswered is the time after which the bytes of an unanswered SrcAvail are sent by Bcopy, if
-	// Options.SendBuffer has room; default 1 s.
+	// they fit Options.SendBuffer; default 1 s.
 	Unanswered time.Duration
 	Cancel     time.Duration // time after which an unanswered cancel ends the connection; default 5 s
 	Suspend    time.Duration // time after which an unanswered suspension ends the connection; default 5 s

@@ -49,8 +49,8 @@ func newDevice(opt *Options) *iwarp.Device {
 	return iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: opt.NoCRC, Limits: iwarp.Limits{QueueDepth: max(sendDepth, 1024)}})
 }
 
-// maxWish is the largest size of Private Buffers, in bytes, a peer gets on request; not below the
-// default size.
+// maxWish is the largest size of Private Buffers, in bytes, that a peer gets on request. It is at
+// least the default size.
 const maxWish = max(64<<10, defaultRecvBufferSize)
 
 // maxRecvSize is the size the Private Buffers can grow to without new memory.
@@ -368,8 +368,8 @@ func refuse(s *setup, req *iwarp.Request, r Reason) error {
 	return &RefusedError{r}
 }
 
-// sniffLen is the number of bytes to distinguish the kinds of connections: the key and the revision
-// of an MPA Request, or a Hello.
+// sniffLen is the number of bytes that distinguish the kinds of connections: the key and the
+// revision of an MPA Request, or a Hello.
 const sniffLen = 18
 
 func isMPA(b []byte) bool { return len(b) >= sniffLen && string(b[:len(mpaKey)]) == mpaKey }
@@ -428,7 +428,7 @@ const hostFPDU = 64766
 
 // fpduSize returns a fixed size of FPDUs for connections within one host, and 0 for others, whose
 // FPDUs fit TCP segments. Within a host, TCP segments are not frames: the kernel may cut them at 32
-// KiB, and no message should be cut because of these cuts.
+// KiB, and no message should be cut because of that.
 func fpduSize(nc net.Conn) int {
 	l, ok := nc.LocalAddr().(*net.TCPAddr)
 	if r, isTCP := nc.RemoteAddr().(*net.TCPAddr); ok && isTCP && l.IP.Equal(r.IP) {
