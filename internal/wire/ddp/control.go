@@ -26,19 +26,17 @@ const (
 	ctrlVersion = 0x03
 )
 
-// ErrVersion means that a segment has a DDP version other than Version.
+// ErrVersion reports a segment with a DDP version other than Version.
 var ErrVersion = errors.New("ddp: unknown version")
 
-// ErrModel means that a header belongs to the other buffer model than the one that the parser
-// decodes.
+// ErrModel reports a header of the other buffer model than the parser decodes.
 var ErrModel = errors.New("ddp: header of the other buffer model")
 
 // IsTagged reports whether the segment whose control octet is c uses the Tagged Buffer Model. This
 // bit is valid even if the version is unknown. [DDP-4.1-1] [DDP-4.1-2] [I-44]
 func IsTagged(c byte) bool { return c&ctrlTagged != 0 }
 
-// IsLast reports whether the segment whose control octet is c ends its
-// message. [DDP-4.1-3]
+// IsLast reports whether the segment with control octet c ends a message. [DDP-4.1-3]
 func IsLast(c byte) bool { return c&ctrlLast != 0 }
 
 // HeaderLen returns the header length in bytes of a segment whose control octet is c.

@@ -36,11 +36,11 @@ func (c *Cutter) Next() (off uint64, n int, last, ok bool) {
 }
 
 // Rest returns the offset of the next segment, the number of remaining bytes, and the payload
-// length of a segment that is not the last.
+// length of a segment before the last.
 func (c *Cutter) Rest() (off, n uint64, room int) { return c.off, c.left, int(c.room) }
 
-// Segments returns the number of segments that a message of n bytes takes. The other arguments are
-// those of NewCutter.
+// Segments returns the number of segments for a message of n bytes. The other arguments are as for
+// NewCutter.
 func Segments(n uint64, mulpdu, header int) uint64 {
 	room := uint64(mulpdu - header)
 	return max(1, (n+room-1)/room)

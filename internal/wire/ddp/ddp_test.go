@@ -170,7 +170,7 @@ func TestMSN(t *testing.T) {
 }
 
 // TestQueue passes the segments of a correct sender to queues, also near the wrap of the MSN. It
-// provokes each fault by changing one field. [DDP-4.3-6] [DDP-4.3-7] [DDP-4.3-8] [DDP-4.3-9]
+// provokes each fault by changing a field. [DDP-4.3-6] [DDP-4.3-7] [DDP-4.3-8] [DDP-4.3-9]
 // [DDP-5.4-2] [DDP-5.4-3] [DDP-5.3-5]
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,5 +1,5 @@
 // Package ddp implements the wire format and the rules of Direct Data Placement, RFC 5041: segments
-// with a header that determines where their payload is placed.
+// whose header determines where the payload is placed.
 //
 // The package does no I/O and holds no payload. It has the codecs of the Tagged and the Untagged
 // header ([Tagged], [Untagged]), the cutting of messages into segments ([Cutter]), the numbering of

@@ -73,7 +73,7 @@ var faults = [numFaults]struct {
 	UntaggedVersion:    {TypeUntagged, 0x06, "invalid DDP version"},
 }
 
-// Code returns the error type and code that name the fault on the wire.
+// Code returns the error type and code of the fault on the wire.
 func (f Fault) Code() (ErrorType, uint8) {
 	if int(f) >= len(faults) {
 		return TypeCatastrophic, 0
@@ -89,7 +89,7 @@ func (f Fault) String() string {
 	return faults[f].text
 }
 
-// FaultOf returns the fault with this type and code. ok is false if the table has no such fault.
+// FaultOf returns the fault of t and code. ok is false for a fault missing in the table.
 func FaultOf(t ErrorType, code uint8) (f Fault, ok bool) {
 	if t == TypeCatastrophic { // all codes of this type mean the same fault
 		return Catastrophic, true

@@ -16,7 +16,7 @@ type AETH struct {
 	MSN      uint32 // 24 bits: number of messages that the responder has completed
 }
 
-// A Syndrome classifies a response; its upper three bits are the type. [ROCE-OP-5]
+// A Syndrome classifies a response; the upper three bits are the type. [ROCE-OP-5]
 type Syndrome uint8
 
 // A SyndromeType is the type of a Syndrome.
@@ -40,7 +40,7 @@ const (
 
 const rnrBase Syndrome = 0x20
 
-// RNR returns the syndrome of a responder that is not ready, with the code of its timer, 0 to 31.
+// RNR returns the syndrome of an unready responder, with the code of the timer, 0 to 31.
 func RNR(timer uint8) Syndrome { return rnrBase | Syndrome(timer&31) }
 
 // Type returns the type of the syndrome.

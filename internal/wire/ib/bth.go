@@ -17,7 +17,7 @@ const (
 // DefaultPKey is the partition key of a full member of the default partition. [ROCE-BTH-4]
 const DefaultPKey = 0xffff
 
-// A BTH is the base transport header, with which every packet begins. [ROCE-BTH-1]
+// A BTH is the base transport header, the first header of every packet. [ROCE-BTH-1]
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1

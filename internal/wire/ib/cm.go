@@ -116,7 +116,7 @@ func parseCMReply(d []byte) CMReply {
 		RNRRetries: d[27] >> 5, SRQ: d[27]>>4&1 != 0, GUID: binary.BigEndian.Uint64(d[28:])}
 }
 
-// A CMService holds the fields of a SIDR request and of its reply: the requested service, and the
+// A CMService holds the fields of a SIDR request and of the reply: the requested service, and the
 // queue pair for its datagrams. [ROCE-CM-3]
 type CMService struct {
 	ServiceID uint64
@@ -149,8 +149,8 @@ func parseCMService(d []byte, k CMKind) CMService {
 // IPServiceID returns the service of a port in a port space of rdma_cm. [ROCE-CM-4]
 func IPServiceID(space, port uint16) uint64 { return uint64(space)<<16 | uint64(port) }
 
-// IPHeaderLen is the length in bytes of an IPHeader, which precedes the private data of a request
-// between IP addresses. [ROCE-CM-5]
+// IPHeaderLen is the length in bytes of an IPHeader. The header precedes the private data of a
+// request between IP addresses. [ROCE-CM-5]
 const IPHeaderLen = 36
 
 // An IPHeader holds the IP addresses of a request. [ROCE-CM-5]

@@ -1,10 +1,10 @@
-// Package ib implements the wire format of RoCEv2: the transport headers of InfiniBand as they
-// follow a UDP header, and the invariant CRC that ends a packet.
+// Package ib implements the wire format of RoCEv2: the transport headers of InfiniBand after a UDP
+// header, and the invariant CRC at the end of a packet.
 //
 // The package does no I/O and does not access memory. It has the base transport header ([BTH]), the
 // extended headers ([RETH], [AETH], [AtomicETH], [AtomicAckETH], [ImmDt], [IETH], [DETH]), the 40
-// bytes that precede a received datagram ([GRH]), the table of operations ([Opcode]), packet
-// sequence numbers ([PSN]), a whole packet ([Packet]) and the invariant CRC ([Flow]).
+// bytes before a received datagram ([GRH]), the table of operations ([Opcode]), packet sequence
+// numbers ([PSN]), a whole packet ([Packet]) and the invariant CRC ([Flow]).
 //
 //	b := p.Append(nil)                 // headers, payload, pad
 //	b = flow.Seal(b)                   // and the invariant CRC

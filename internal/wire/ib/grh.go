@@ -15,8 +15,8 @@ const (
 	udpProto = 17
 )
 
-// A GRH precedes a received datagram in its buffer: the IPv6 header of the packet, or 20 unused
-// bytes and its IPv4 header. Source and Destination are of one family. [ROCE-OP-11]
+// A GRH precedes a received datagram in the buffer: the IPv6 header of the packet, or 20 unused
+// bytes and the packet's IPv4 header. Source and Destination are of the same family. [ROCE-OP-11]
 type GRH struct {
 	Source, Destination netip.Addr
 	TrafficClass        uint8  // or type of service
@@ -24,7 +24,7 @@ type GRH struct {
 	Length              uint16 // bytes after an IPv6 header, or of the whole IPv4 packet
 }
 
-// Append appends the GRHLen bytes of h to b. Fields that h does not have are zero.
+// Append appends the GRHLen bytes of h to b. Fields missing in h are zero.
 func (h GRH) Append(b []byte) []byte {
 	var g [GRHLen]byte
 	if h.Source.Is4() {

@@ -286,7 +286,7 @@ func flow6() Flow {
 		Destination: netip.MustParseAddrPort("[fd00::2]:4791")}
 }
 
-// bitwise computes the CRC as the sources describe it: one bit at a time, over one run of bytes.
+// bitwise computes the CRC as described in the sources: bit by bit, over a single run of bytes.
 func bitwise(p []byte) uint32 {
 	c := ^uint32(0)
 	for _, b := range p {
@@ -356,8 +356,8 @@ func TestROCE_ICRC(t *testing.T) {
 			}
 		}
 	})
-	// A packet passes with any identification, since a program cannot read this field from a
-	// socket. Of random CRCs, one in 65536 passes.
+	// A packet passes with any identification, since a program cannot read the identification from
+	// a socket. Of random CRCs, one in 65536 passes.
 	t.Run("ROCE-ICRC-4", func(t *testing.T) {
 		unknown := flow4(0)
 		r := rand.New(rand.NewPCG(1, 2))

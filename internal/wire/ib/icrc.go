@@ -8,17 +8,17 @@ import (
 	"net/netip"
 )
 
-// ICRCLen is the length in bytes of the invariant CRC, with which every packet ends. [ROCE-ICRC-1]
+// ICRCLen is the length in bytes of the invariant CRC at the end of every packet. [ROCE-ICRC-1]
 const ICRCLen = 4
 
 // Port is the UDP port of RoCEv2. [ROCE-NET-1]
 const Port = 4791
 
-// ErrICRC reports a packet that was damaged, or whose headers were changed on the way.
+// ErrICRC reports a packet damaged, or with changed headers, on the way.
 var ErrICRC = errors.New("ib: wrong invariant CRC")
 
 // A Flow holds the fields of the IP and UDP headers the invariant CRC covers. The addresses are of
-// one family, and none is an IPv4 address mapped into IPv6. [ROCE-ICRC-2]
+// the same family, and none is an IPv4 address mapped into IPv6. [ROCE-ICRC-2]
 type Flow struct {
 	Source, Destination netip.AddrPort
 	ID                  uint16 // identification of the IPv4 header; IPv6 has none
@@ -28,8 +28,8 @@ type Flow struct {
 // instead of the link header of InfiniBand, an IPv6 header, and a UDP header.
 const maxPrefix = 8 + GRHLen + udpLen
 
-// prefix writes the headers of a packet with n bytes after UDP to h, with ones for the fields that
-// may change on the way, and returns their length. [ROCE-ICRC-2]
+// prefix writes the headers of a packet with n bytes after UDP to h, with ones for fields open to
+// change on the way, and returns the length of the headers. [ROCE-ICRC-2]
 func (f *Flow) prefix(h *[maxPrefix]byte, n int) int {
 	for i := range 8 {
 		h[i] = 0xff
@@ -76,7 +76,7 @@ func (f *Flow) icrc(p []byte) uint32 {
 }
 
 // updateShort is crc32.Update for a few bytes. It exists because the argument of crc32.Update does
-// not stay on the stack: package crc32 calls a function that it has chosen for the processor.
+// not stay on the stack: package crc32 calls a function chosen for the processor.
 func updateShort(c uint32, p []byte) uint32 {
 	c = ^c
 	for _, b := range p {
@@ -85,21 +85,21 @@ func updateShort(c uint32, p []byte) uint32 {
 	return ^c
 }
 
-// Seal appends the invariant CRC to a packet, which has at least a BTH. [ROCE-ICRC-1]
+// Seal appends the invariant CRC to a packet of at least a BTH. [ROCE-ICRC-1]
 func (f *Flow) Seal(p []byte) []byte { return binary.LittleEndian.AppendUint32(p, f.icrc(p)) }
 
 // Check checks the invariant CRC at the end of a packet. The CRC covers the identification of an
-// IPv4 header, which a UDP socket does not see. If the CRC does not match with f.ID, Check computes
-// the identification with which it would match, and the packet passes if there is one. That checks
-// 16 of the 32 bits. The errors are io.ErrUnexpectedEOF and ErrICRC. [ROCE-ICRC-3]
-// [ROCE-ICRC-4 deviates] a socket does not report the identification.
+// IPv4 header, invisible to a UDP socket. If the CRC does not match with f.ID, Check computes a
+// matching identification, and the packet passes if there is one. Thereby 16 of the 32 bits are
+// checked. The errors are io.ErrUnexpectedEOF and ErrICRC. [ROCE-ICRC-3] [ROCE-ICRC-4 deviates]
+// a socket does not report the identification.
 func (f *Flow) Check(p []byte) error {
 	_, err := f.Identification(p)
 	return err
 }
 
-// Identification returns the identification of the IPv4 header with which the invariant CRC at the
-// end of a packet matches. For IPv6 it returns f.ID. The errors are the same as for Check.
+// Identification returns the IPv4 identification that matches the invariant CRC at the end of a
+// packet. For IPv6 it returns f.ID. The errors are the same as for Check.
 func (f *Flow) Identification(p []byte) (id uint16, err error) {
 	if len(p) < BTHLen+ICRCLen {
 		return 0, io.ErrUnexpectedEOF
@@ -119,10 +119,10 @@ func (f *Flow) Identification(p []byte) (id uint16, err error) {
 }
 
 // identification returns the bits in which the identification of an IPv4 header differs from the
-// one that a CRC was computed with. d is the error of the CRC, and n bytes follow the UDP header.
-// The CRC is linear: feeding the difference and a zero for each later byte into a register of zeros
-// gives d. Undoing these zeros and the two bytes of the identification leaves the difference in the
-// lower half of the register, and zeros in the upper half.
+// identification a CRC was computed with. d is the error of the CRC, and n bytes follow the UDP
+// header. The CRC is linear: feeding the difference and a zero for each later byte into a register
+// of zeros gives d. Undoing the zeros and the two bytes of the identification leaves the difference
+// in the lower half of the register, and zeros in the upper half.
 func identification(d uint32, n int) (id uint16, ok bool) {
 	const behind = ipv4Len - 6 + udpLen // bytes between the identification and the end of the UDP header
 	d = rewind(d, n+behind+2)

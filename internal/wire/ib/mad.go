@@ -12,8 +12,8 @@ const MADLen = 256
 
 const madHeaderLen = 24
 
-// ErrMAD reports a management datagram that does not belong to connection management, or has an
-// unknown version or kind.
+// ErrMAD reports a management datagram outside connection management, or with an unknown version or
+// kind.
 var ErrMAD = errors.New("ib: no datagram of connection management")
 
 // madStart begins the header of each message of connection management: base version, class, version
@@ -57,8 +57,8 @@ var privateAt = map[CMKind][2]int{
 // PrivateLen returns how many bytes of private data a message of the kind has.
 func (k CMKind) PrivateLen() int { return privateAt[k][1] - privateAt[k][0] }
 
-// A CM is a message of connection management. Its kind determines which of the fields it has; the
-// others are ignored. [ROCE-CM-2]
+// A CM is a message of connection management. The kind determines the fields of the message; all
+// other fields are ignored. [ROCE-CM-2]
 type CM struct {
 	Kind   CMKind
 	TID    uint64 // transaction
@@ -80,14 +80,14 @@ type CM struct {
 // A CMAbout names the kind of message a REJ or MRA answers.
 type CMAbout uint8
 
-// These are the kinds of message that a REJ or MRA can name.
+// These are the kinds of message a REJ or MRA can name.
 const (
 	AboutReq CMAbout = iota
 	AboutRep
 	AboutOther
 )
 
-// These are the reasons of a REJ that this package names. [ROCE-CM-6]
+// These are the reasons of a REJ named by the package. [ROCE-CM-6]
 const (
 	RejectTimeout          = 4
 	RejectInvalidServiceID = 8

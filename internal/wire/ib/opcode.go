@@ -6,7 +6,7 @@ import "fmt"
 // lower five. [ROCE-OP-1]
 type Opcode uint8
 
-// A Transport is the service of a queue pair, as the upper bits of its opcodes.
+// A Transport is the service of a queue pair, as the upper bits of the opcodes.
 type Transport uint8
 
 // These are the transports of RoCE.
@@ -85,7 +85,7 @@ type row struct {
 	in      transports
 }
 
-// transports is the set of services that have an operation.
+// transports is the set of services with an operation.
 type transports uint8
 
 const (
@@ -146,17 +146,17 @@ func (o Opcode) Transport() Transport { return Transport(o & transportMask) }
 // On returns the opcode of the same operation on the transport t.
 func (o Opcode) On(t Transport) Opcode { return o&^transportMask | Opcode(t) }
 
-// Operation returns the opcode that the reliable connection has for the operation.
+// Operation returns the opcode of the same operation on a reliable connection.
 func (o Opcode) Operation() Opcode { return o &^ transportMask }
 
-// Assigned reports whether the opcode names an operation this package has.
+// Assigned reports whether the opcode names an operation known to the package.
 func (o Opcode) Assigned() bool { return o.describe().kind != Unassigned }
 
 // Kind returns the kind of message the packet belongs to, or Unassigned if the opcode is unknown.
 func (o Opcode) Kind() Kind { return o.describe().kind }
 
-// Request reports whether packets of this kind are requests. All other kinds, except Unassigned,
-// are responses.
+// Request reports whether packets of kind k are requests. All other kinds, except Unassigned, are
+// responses.
 func (k Kind) Request() bool { return k >= Send && k <= Atomic }
 
 // Begins reports whether the packet is the first of its message.
@@ -171,9 +171,9 @@ func (o Opcode) HasImm() bool { return o.describe().ext&immDt != 0 }
 // HasInv reports whether the packet carries a key to invalidate.
 func (o Opcode) HasInv() bool { return o.describe().ext&ieth != 0 }
 
-// Follows reports whether a packet of opcode o may follow one of opcode prev in the same direction;
-// prev is negative if there was none. A message must be complete before the next begins, and all
-// its packets are of one kind. [ROCE-OP-12]
+// Follows reports whether a packet of opcode o may follow a packet of opcode prev in the same
+// direction; prev is negative if there was none. A message must be complete before the next begins,
+// and all packets of a message are of the same kind. [ROCE-OP-12]
 func (o Opcode) Follows(prev int) bool {
 	r := o.describe()
 	if prev < 0 {
@@ -198,7 +198,7 @@ func (h headers) len() (n int) {
 	return n
 }
 
-// String returns the name of the operation with its transport, or the number in hex.
+// String returns the name of the operation with the transport, or the number in hex.
 func (o Opcode) String() string {
 	r := o.describe()
 	if r.kind == Unassigned {

@@ -32,11 +32,11 @@ type Packet struct {
 // pads holds the bytes that pad a payload to a multiple of four. [ROCE-BTH-3]
 var pads [3]byte
 
-// Pad returns the number of bytes that follow a payload of n bytes. [ROCE-BTH-3]
+// Pad returns the number of pad bytes after a payload of n bytes. [ROCE-BTH-3]
 func Pad(n int) int { return -n & 3 }
 
 // AppendHeaders appends the BTH and the extended headers of p to b. It sets the pad of the BTH for
-// a payload of n bytes, which the caller appends.
+// a payload of n bytes; the caller appends the payload.
 func (p *Packet) AppendHeaders(b []byte, n int) []byte {
 	h := p.BTH
 	h.Pad = uint8(Pad(n))
@@ -73,9 +73,9 @@ func (p *Packet) Append(b []byte) []byte {
 	return append(b, pads[:Pad(len(p.Payload))]...)
 }
 
-// Parse decodes a packet without its invariant CRC. Payload refers to b. The errors are ErrVersion
-// [ROCE-BTH-2], ErrOpcode [ROCE-OP-3], io.ErrUnexpectedEOF, and ErrPayload if the packet has data
-// its opcode does not allow, or a pad that does not fit its length.
+// Parse decodes a packet without an invariant CRC. Payload refers to b. The errors are ErrVersion
+// [ROCE-BTH-2], ErrOpcode [ROCE-OP-3], io.ErrUnexpectedEOF, and ErrPayload for data not allowed by
+// the opcode, or for a pad inconsistent with the length.
 func Parse(b []byte) (p Packet, err error) {
 	var n int
 	if p.BTH, n, err = ParseBTH(b); err != nil {
@@ -101,8 +101,7 @@ func Parse(b []byte) (p Packet, err error) {
 	return p, nil
 }
 
-// parseExtended decodes the headers of ext, for which b is long enough, and returns the remaining
-// bytes.
+// parseExtended decodes the headers of ext and returns the remaining bytes. b is long enough.
 func (p *Packet) parseExtended(b []byte, ext headers) []byte {
 	if ext&deth != 0 {
 		p.DETH, _, _ = ParseDETH(b)

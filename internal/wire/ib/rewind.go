@@ -8,7 +8,7 @@ import "hash/crc32"
 
 const one = 1 << 31 // the polynomial 1
 
-// unzero undoes a byte of zeros: it divides r by x^8.
+// unzero undoes a byte of zeros by dividing r by x^8.
 func unzero(r uint32) uint32 {
 	for range 8 {
 		if r&one != 0 {

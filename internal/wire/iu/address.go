@@ -38,7 +38,7 @@ func NameAddress(portName uint64, discriminator []byte) NetAddress {
 }
 
 // IP returns the host address; an IPv4-mapped address becomes IPv4. If the host part is not an IP
-// address, the result is the zero Addr, which is not valid.
+// address, the result is the invalid zero Addr.
 func (a NetAddress) IP() netip.Addr {
 	if a.HostLen != hostIP {
 		return netip.Addr{}
@@ -50,7 +50,7 @@ func (a NetAddress) IP() netip.Addr {
 	return netip.AddrFrom16(h)
 }
 
-// PortName returns the host address if it is a Port_Name. Otherwise it returns false.
+// PortName returns the host address as a Port_Name, and false for any other host address.
 func (a NetAddress) PortName() (uint64, bool) {
 	return binary.BigEndian.Uint64(a.Host[:]), a.HostLen == hostName
 }
@@ -96,8 +96,8 @@ func (a NetAddress) Append(b []byte) []byte {
 	return append(b, make([]byte, MaxDiscriminator-len(d))...)
 }
 
-// ParseNetAddress decodes the address at the front of b. n is its length in bytes. The result has a
-// copy of the discriminator.
+// ParseNetAddress decodes the address at the front of b. n is the length of the address in bytes.
+// The result has a copy of the discriminator.
 func ParseNetAddress(b []byte) (a NetAddress, n int, err error) {
 	if len(b) < NetAddressLen {
 		return a, 0, io.ErrUnexpectedEOF

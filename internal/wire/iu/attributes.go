@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// A Reliability is a VI reliability level. Each level has one bit, as in VIPL. [FCVI-7.3-2]
+// A Reliability is a VI reliability level. Each level has a bit, as in VIPL. [FCVI-7.3-2]
 type Reliability uint8
 
 // These are the reliability levels.

@@ -6,14 +6,14 @@ import (
 	"viaduct/internal/fault"
 )
 
-// These are errors of the parsers. For input that is too short the error is io.ErrUnexpectedEOF.
+// These are errors of the parsers. For short input the error is io.ErrUnexpectedEOF.
 var (
 	ErrVersion = errors.New("iu: unknown codec version")
 	ErrFormat  = errors.New("iu: malformed payload")
 )
 
-// A Codec is one assignment of values to the fields of FC-VI. The state machines use only this
-// interface and the names of this package.
+// A Codec is an assignment of values to the fields of FC-VI. The state machines use only the Codec
+// interface and the names of the package.
 type Codec interface {
 	// Name identifies the codec in tests and logs.
 	Name() string
@@ -33,12 +33,12 @@ type Codec interface {
 	// DFCtl returns the DF_CTL of an IU.
 	DFCtl(o Opcode) uint8
 
-	// Beats reports whether request a wins over request b, of two peer requests that match each
-	// other. The arguments are the Port_Name, discriminator and handle of each requester.
+	// Beats reports whether request a wins over request b, of two matching peer requests. The
+	// arguments are the Port_Name, discriminator and handle of each requester.
 	Beats(aName, bName uint64, aDisc, bDisc []byte, aHandle, bHandle uint32) bool
 }
 
-// A Use holds the properties of a frame on which its F_CTL depends.
+// A Use holds the properties of a frame that determine F_CTL.
 type Use struct {
 	Last     bool // the frame is the last of its sequence
 	Answered bool // the message request expects a response
@@ -58,7 +58,7 @@ const (
 	StreamLast // last message, which closes the Exchange
 )
 
-// ProjectV1 is the codec of this project.
+// ProjectV1 is the project's codec.
 type ProjectV1 struct{}
 
 var _ Codec = ProjectV1{}
@@ -79,7 +79,7 @@ func (ProjectV1) AppendHeader(b []byte, h *Header) []byte {
 // ParseHeader decodes a Device_Header.
 func (ProjectV1) ParseHeader(b []byte, h *Header) (int, error) { return h.Parse(b) }
 
-// AppendConnectRqst appends p, with its version set to this codec's.
+// AppendConnectRqst sets p.Version to the codec's and appends p.
 func (ProjectV1) AppendConnectRqst(b []byte, p *ConnectPayload) []byte {
 	p.Version = ProjectVersion
 	return p.Append(b)
@@ -88,7 +88,7 @@ func (ProjectV1) AppendConnectRqst(b []byte, p *ConnectPayload) []byte {
 // ParseConnectRqst decodes the payload of a CONNECT_RQST.
 func (ProjectV1) ParseConnectRqst(b []byte) (ConnectPayload, int, error) { return ParseConnectRqst(b) }
 
-// AppendConnectResp1 appends p, with its version set to this codec's.
+// AppendConnectResp1 sets p.Version to the codec's and appends p.
 func (ProjectV1) AppendConnectResp1(b []byte, p *AcceptPayload) []byte {
 	p.Version = ProjectVersion
 	if fault.On("fcvi-handle") {

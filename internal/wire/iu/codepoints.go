@@ -1,7 +1,7 @@
 package iu
 
-// This file is the only place for values this project assigned because the standard's text is not
-// public. Replace it, or add another codec, once the text is available.
+// The standard's text is not public, so the project assigned values, all of them in this file.
+// Replace the values, or add another codec, once the text is available.
 
 // ProjectVersion is the codec version in the set-up payloads. [FCVI-6.8-1]
 const ProjectVersion = 1
@@ -44,7 +44,7 @@ const (
 	FlagPend     Flags = 0x10
 )
 
-// FlagMsgID on a disconnect means that FCVI_MSG_ID names a message. [FCVI-5.9.4-9]
+// FlagMsgID marks a disconnect whose FCVI_MSG_ID names a message. [FCVI-5.9.4-9]
 const FlagMsgID Flags = 0x02
 
 // These are connection modes. [FCVI-5.9.4-7]
@@ -139,7 +139,7 @@ const (
 	attrProves      = 0x200
 )
 
-// QoSStrict is the flag of FCVI_QOS that forbids a lesser service.
+// QoSStrict is the flag of FCVI_QOS against a lesser service.
 const QoSStrict = 0x0001
 
 // These are offsets and lengths in the payloads. [FCVI-6.8-1] [FCVI-6.9-1] [FCVI-7.2-1]
@@ -165,7 +165,7 @@ const (
 	rctlUnsolData = 0x04
 )
 
-// These are the values of F_CTL for each IU. FC-FS defines the bits, and this project chose the
+// These are the values of F_CTL for each IU. FC-FS defines the bits, and the project chose the
 // combinations. The port adds fill bytes and the class 2 ACK form. [FCVI-5.8-7] [FCVI-5.8-8]
 // [FCVI-5.8-9]
 const (
@@ -192,8 +192,8 @@ const (
 	LastOXID  = 0x7FFF
 )
 
-// Beats decides between two peer requests that match each other. The higher Port_Name wins. If both
-// are equal, the higher discriminator wins, and then the higher handle. [FCVI-5.3.4-1]
+// Beats decides between two matching peer requests. The higher Port_Name wins. If both are equal,
+// the higher discriminator wins, and then the higher handle. [FCVI-5.3.4-1]
 func (ProjectV1) Beats(aName, bName uint64, aDisc, bDisc []byte, aHandle, bHandle uint32) bool {
 	if aName != bName {
 		return aName > bName

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/fault"
 )
 
-// NoTimeout in a CONNECT_RQST means that the originator waits without limit.
+// NoTimeout in a CONNECT_RQST lets the originator wait without limit.
 const NoTimeout = 0xFFFFFFFF
 
 // A ConnectPayload is the payload of CONNECT_RQST. [FCVI-6.8-1]
@@ -23,8 +23,8 @@ type ConnectPayload struct {
 	Security     []byte // not interpreted by FC-VI; at most MaxSecurity bytes
 }
 
-// MaxSecurity is the maximum length of the security information in a set-up payload. It keeps the
-// payload within one frame.
+// MaxSecurity is the maximum length of the security information in a set-up payload. The limit
+// keeps the payload within one frame.
 const MaxSecurity = 1600
 
 // Append appends p to b: ConnectRqstLen bytes and the security information, cut to MaxSecurity
@@ -120,8 +120,8 @@ func security(b []byte) []byte {
 	return append([]byte(nil), b[:min(len(b), MaxSecurity)]...)
 }
 
-// checkPayload checks the version and the length of a set-up payload, which must have at least want
-// bytes. It returns the value of the length field.
+// checkPayload checks the version of a set-up payload, and the length: at least want bytes. It
+// returns the value of the length field.
 func checkPayload(b []byte, want int) (int, error) {
 	if len(b) < 4 {
 		return 0, io.ErrUnexpectedEOF

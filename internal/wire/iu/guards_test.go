@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestOpcodes lists the twelve Information Units, each once, with its properties. [FCVI-5.1-1]
+// TestOpcodes lists the twelve Information Units, each once, with all properties. [FCVI-5.1-1]
 // [FCVI-5.1-2] [FCVI-5.1-4]
 func TestOpcodes(t *testing.T) {
 	type row struct {
@@ -49,8 +49,7 @@ func TestOpcodes(t *testing.T) {
 	}
 }
 
-// TestSameHost checks that only an IPv4-mapped IP address is compared as IPv4. [FCVI-7.2-3]
-// [FCVI-7.2-2]
+// TestSameHost: only an IPv4-mapped IP address is compared as IPv4. [FCVI-7.2-3] [FCVI-7.2-2]
 func TestSameHost(t *testing.T) {
 	ip := func(s string) NetAddress { return NetAddress{HostLen: hostIP, Host: netip.MustParseAddr(s).As16()} }
 	four := IPAddress(netip.MustParseAddr("192.0.2.1"), nil)
@@ -77,7 +76,7 @@ func TestSameHost(t *testing.T) {
 	if ip("100::ffff:192.0.2.1").SameHost(ip("100::192.0.2.1")) {
 		t.Error("an address with other bytes in front was taken for a mapped one")
 	}
-	// A Port_Name is compared unchanged, whatever bytes follow its eight bytes.
+	// A Port_Name is compared unchanged, whatever bytes follow the eight bytes.
 	name, marked := NameAddress(0, nil), NameAddress(0, nil)
 	marked.Host[10], marked.Host[11] = 0xFF, 0xFF
 	if name.SameHost(marked) {
@@ -88,15 +87,15 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// TestBeatsItself checks that of two equal requests neither beats the other. [FCVI-5.3.4-1]
+// TestBeatsItself: of two equal requests neither beats the other. [FCVI-5.3.4-1]
 func TestBeatsItself(t *testing.T) {
 	if (ProjectV1{}).Beats(1, 1, []byte("a"), []byte("a"), 7, 7) {
 		t.Error("a request beats itself")
 	}
 }
 
-// TestBadConnectRqst checks that an invalid CONNECT_RQST is refused. The result has the handle if
-// the payload contains it. [FCVI-6.9-2] [FCVI-6.9-3]
+// TestBadConnectRqst: an invalid CONNECT_RQST is refused. The result has the payload's handle, if
+// any. [FCVI-6.9-2] [FCVI-6.9-3]
 func TestBadConnectRqst(t *testing.T) {
 	good := rqst.Append(nil)
 	for _, tc := range []struct {

@@ -36,7 +36,7 @@ type Header struct {
 	Total     uint32 // FCVI_TOT_LEN, or FCVI_CONNECTION_ID in connect and disconnect IUs
 }
 
-// Append appends h in the form its opcode requires, in big-endian order. [FCVI-5.9.1-3]
+// Append appends h in the form required by the opcode, in big-endian order. [FCVI-5.9.1-3]
 // [FCVI-5.9.5-1]
 func (h *Header) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.Handle)
@@ -51,15 +51,15 @@ func (h *Header) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, h.Total)
 }
 
-// ParseHeader decodes the Device_Header at the front of b and returns its length. If the opcode is
-// not one of the twelve, ParseHeader decodes only the short form. The error is io.ErrUnexpectedEOF
-// if b is too short.
+// ParseHeader decodes the Device_Header at the front of b and returns its length. For an unknown
+// opcode ParseHeader decodes only the short form. The error is io.ErrUnexpectedEOF if b is too
+// short.
 func ParseHeader(b []byte) (h Header, n int, err error) {
 	n, err = h.Parse(b)
 	return h, n, err
 }
 
-// Parse is ParseHeader into an existing value. Fields that the IU does not have become zero.
+// Parse is ParseHeader into an existing value. Fields missing in the IU become zero.
 func (h *Header) Parse(b []byte) (n int, err error) {
 	if len(b) < ShortLen {
 		*h = Header{}
@@ -94,7 +94,7 @@ func (h Header) String() string {
 	return s
 }
 
-// LogValue describes h for structured logs. It leaves out memory handles, because they are keys.
+// LogValue describes h for structured logs. Memory handles are left out, because they are keys.
 func (h Header) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("opcode", h.Op.String()), slog.Int("flags", int(h.Flags)),
 		slog.Uint64("msg_id", uint64(h.MsgID)))

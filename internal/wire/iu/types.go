@@ -2,7 +2,7 @@ package iu
 
 import "fmt"
 
-// An Opcode is FCVI_OPCODE, which identifies the Information Unit.
+// An Opcode is FCVI_OPCODE, the identifier of the Information Unit.
 type Opcode uint8
 
 // A kind is the purpose of an Information Unit.
@@ -45,7 +45,7 @@ func (o Opcode) String() string {
 	return fmt.Sprintf("FCVI_OPCODE(0x%02x)", uint8(o))
 }
 
-// Valid reports whether o is one of the twelve opcodes. [FCVI-5.9.3-2]
+// Valid reports whether o is among the twelve opcodes. [FCVI-5.9.3-2]
 func (o Opcode) Valid() bool { return messages[o].kind != 0 }
 
 // IsRequest reports whether o is a message request.
@@ -116,7 +116,7 @@ func (r Reason) String() string {
 	return fmt.Sprintf("CONN_STS(0x%02x)", uint8(r))
 }
 
-// A ReasonClass is one of the six ranges of reason codes. [FCVI-5.9.7-4]
+// A ReasonClass is a range of reason codes. There are six. [FCVI-5.9.7-4]
 type ReasonClass uint8
 
 // These are the classes of reasons.
@@ -129,7 +129,7 @@ const (
 	VendorReason
 )
 
-// Class returns the range that contains r.
+// Class returns the range of r.
 func (r Reason) Class() ReasonClass {
 	switch {
 	case r < firstConnectError:
@@ -146,7 +146,7 @@ func (r Reason) Class() ReasonClass {
 	return VendorReason
 }
 
-// Known returns r if its code has a name here, and PORT_INTERNAL otherwise. A receiver must treat
+// Known returns r if the code has a name here, and PORT_INTERNAL otherwise. A receiver must treat
 // an unknown code as PORT_INTERNAL. [FCVI-5.9.7-9]
 func (r Reason) Known() Reason {
 	if _, ok := reasonNames[r]; ok {
@@ -175,5 +175,5 @@ func ParseStatus(p uint32) Status {
 // A MsgID is FCVI_MSG_ID. Ids are compared by serial-number arithmetic. [FCVI-5.9.6-2]
 type MsgID uint32
 
-// After reports whether a is later than b, that is, by less than 2^31 ids.
+// After reports whether a is later than b, by less than 2^31 ids.
 func (a MsgID) After(b MsgID) bool { d := a - b; return d != 0 && d < 1<<31 }

@@ -1,5 +1,5 @@
-// Package mpa implements Marker PDU Aligned framing for TCP, the layer that lets DDP segments
-// travel in a TCP byte stream: RFC 5044, with the enhanced connection set-up of RFC 6581.
+// Package mpa implements Marker PDU Aligned framing for TCP, the layer for DDP segments in a TCP
+// byte stream: RFC 5044, with the enhanced connection set-up of RFC 6581.
 //
 // The package does no I/O. It holds
 //

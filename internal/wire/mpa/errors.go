@@ -9,7 +9,7 @@ const (
 	TerminateType  = 0
 )
 
-// A Code is an error code of MPA, as a Terminate message carries it. [MPA 8] [MPA2 8] [MPA2-8-2]
+// A Code is an error code of MPA, as carried by a Terminate message. [MPA 8] [MPA2 8] [MPA2-8-2]
 type Code uint8
 
 // These are the error codes. Codes 1 to 4 are defined by RFC 5044 [MPA-8-1], the others by RFC
@@ -73,8 +73,7 @@ func (e *Error) Is(target error) bool {
 	return ok && t.Code == e.Code && t.Reason == "" && t.Err == nil
 }
 
-// A CRCError reports that the CRC of a received FPDU does not match. It is wrapped in an [Error] of
-// [CodeCRC].
+// A CRCError reports a mismatched CRC of a received FPDU. It is wrapped in an [Error] of [CodeCRC].
 type CRCError struct {
 	Field    uint32 // the CRC field as received
 	Computed uint32 // the expected value

@@ -8,11 +8,11 @@ import (
 	"viaduct/internal/fault"
 )
 
-// castagnoli computes the CRC32c that iSCSI digests use. [MPA-4.4-1] [MPA-4.4-11]
+// castagnoli computes the CRC32c of iSCSI digests. [MPA-4.4-1] [MPA-4.4-11]
 var castagnoli = crc.Castagnoli
 
-// CRC returns the CRC of b and of the bytes before it, whose CRC is crc. crc is 0 at the start of
-// an FPDU. On the wire the least significant byte of the CRC comes first. [MPA 4.4]
+// CRC returns the CRC of b and of the bytes before b, whose CRC is crc. crc is 0 at the start of an
+// FPDU. On the wire the least significant byte of the CRC comes first. [MPA 4.4]
 func CRC(crc uint32, b []byte) uint32 { return castagnoli.Update(crc, b) }
 
 // zeros has the bytes of a pad. It is never written to.
@@ -21,7 +21,7 @@ var zeros [3]byte
 // TrailerLen is the maximum length of pad and CRC in bytes.
 const TrailerLen = 3 + crcLen
 
-// An Encoder frames ULPDUs for one direction of a connection. The zero value adds neither CRCs nor
+// An Encoder frames ULPDUs for a direction of a connection. The zero value adds neither CRCs nor
 // markers. It is not safe for concurrent use.
 //
 //	+--------------+---------------------------+---------+------------+
@@ -45,7 +45,7 @@ func (e *Encoder) AppendLength(b []byte, n int) []byte {
 }
 
 // AppendTrailer appends the pad and the CRC of an FPDU whose ULPDU has n bytes. crc is the CRC of
-// all bytes before the pad; it is ignored if e.CRC is false. AppendTrailer is for encoders without
+// all bytes before the pad; crc is ignored if e.CRC is false. AppendTrailer is for encoders without
 // markers.
 func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
 	pad := zeros[:PadLen(n)] // [MPA-4.1-3]
@@ -64,8 +64,8 @@ func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc)
 }
 
-// Append appends the whole FPDU of the ULPDU that is the concatenation of the parts, with markers
-// if e.Markers is set. The ULPDU has 0 to MaxULPDU bytes. [MPA-3-6]
+// Append appends the whole FPDU of a ULPDU made of the parts, with markers if e.Markers is set. The
+// ULPDU has 0 to MaxULPDU bytes. [MPA-3-6]
 //
 // The bytes appended must all be sent, in the order of the calls: the Encoder counts them to find
 // the positions of markers. It counts from the first byte of full operation, independent of TCP
@@ -77,8 +77,8 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	}
 	start := len(b)
 	if e.Markers && e.pos%MarkerInterval == 0 {
-		// A marker here belongs to this FPDU and is covered by its CRC. [MPA-4.3-5] [MPA-4.3-11]
-		// [MPA-4.4-13] [MPA-7.1.2-19]
+		// A marker here belongs to the new FPDU and is covered by the FPDU's CRC. [MPA-4.3-5]
+		// [MPA-4.3-11] [MPA-4.4-13] [MPA-7.1.2-19]
 		b = e.appendMarker(b, 0)
 	}
 	fpdu := e.pos
@@ -104,7 +104,7 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc)
 }
 
-// appendBody appends p with markers that point back to the ULPDU_Length at stream position fpdu.
+// appendBody appends p with markers. Each points back to the ULPDU_Length at stream position fpdu.
 // [MPA-4.3-1] [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11]
 func (e *Encoder) appendBody(b, p []byte, fpdu uint32) []byte {
 	if !e.Markers { // [MPA-7.1.1-5]
@@ -122,15 +122,14 @@ func (e *Encoder) appendBody(b, p []byte, fpdu uint32) []byte {
 	return b
 }
 
-// appendMarker appends a marker: 16 reserved bits that are zero, then FPDUPTR,
-// whose low two bits are zero because positions are on a grid of four.
-// [MPA-4.2-1] [MPA-4.2-2] [MPA-4.2-5]
+// appendMarker appends a marker: 16 reserved zero bits, then FPDUPTR, whose low two bits are zero
+// because positions are on a grid of four. [MPA-4.2-1] [MPA-4.2-2] [MPA-4.2-5]
 func (e *Encoder) appendMarker(b []byte, ptr uint16) []byte {
 	e.pos += MarkerLen
 	return append(b, 0, 0, byte(ptr>>8), byte(ptr))
 }
 
-// A Decoder decodes the FPDUs of one direction. The zero value checks neither CRCs nor markers, and
+// A Decoder decodes the FPDUs of a direction. The zero value checks neither CRCs nor markers, and
 // accepts ULPDUs of any size. It is not safe for concurrent use.
 //
 // FPDUs are found by ULPDU_Length alone, starting from the first byte of full operation [MPA-5.2-1]
@@ -146,8 +145,8 @@ type Decoder struct {
 	err error
 }
 
-// Need returns the length of the first FPDU in b, including the marker before it, and the length of
-// its ULPDU. It returns 0, 0 if b does not contain the length field. It returns an error if the
+// Need returns the length of the first FPDU in b, including the marker in front, and the length of
+// the ULPDU. It returns 0, 0 if b does not contain the length field. It returns an error if the
 // length exceeds Max, or if the Decoder has failed before.
 func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
 	if !d.Markers && d.Max == 0 && d.err == nil &&
@@ -178,9 +177,9 @@ func (d *Decoder) need(b []byte) (fpdu, ulpdu int, err error) {
 	return total, n, nil
 }
 
-// Foresee returns the length of the ULPDU of the FPDU that begins with b. It returns 0 if Next
-// would refuse the FPDU. The FPDU has no markers, and need not be the next one. b must contain the
-// length field.
+// Foresee returns the length of the ULPDU of the FPDU at the front of b. It returns 0 if Next would
+// refuse the FPDU. The FPDU has no markers, and need not be the next. b must contain the length
+// field.
 func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	n := int(binary.BigEndian.Uint16(b))
 	if d.err != nil || d.Max > 0 && n > d.Max { // [I-25]
@@ -189,10 +188,9 @@ func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	return n
 }
 
-// Verify checks the pad and the CRC of an FPDU that has no markers and was received in pieces. It
-// returns nil if d.CRC is false. ulpdu is the length of its ULPDU, and crc the CRC of all bytes
-// before the pad. No byte of the FPDU may be delivered before Verify has succeeded. [MPA-4.4-14]
-// [MPA-4.4-15]
+// Verify checks the pad and the CRC of an FPDU without markers, received in pieces. It returns nil
+// if d.CRC is false. ulpdu is the length of the ULPDU, and crc the CRC of all bytes before the pad.
+// No byte of the FPDU may be delivered before Verify has succeeded. [MPA-4.4-14] [MPA-4.4-15]
 func (d *Decoder) Verify(crc uint32, ulpdu int, trailer []byte) error {
 	if !d.CRC {
 		return nil
@@ -212,12 +210,12 @@ func (d *Decoder) lead() int {
 	return 0
 }
 
-// Next decodes the first FPDU in b. It returns the ULPDU, which aliases b, and the number of bytes
-// of b that it used. If b does not hold the whole FPDU yet, ulpdu is nil, n is 0 and err is nil;
-// Need returns the required length. With markers Next modifies b: it removes them in place, so that
-// the ULPDU has none.
+// Next decodes the first FPDU in b. It returns the ULPDU, which aliases b, and the number of used
+// bytes of b. If b does not hold the whole FPDU yet, ulpdu is nil, n is 0 and err is nil; Need
+// returns the required length. With markers Next modifies b: the markers are removed in place, so
+// that the ULPDU has none.
 //
-// The FPDU is verified before its ULPDU is returned: first the CRC, then the markers [MPA-6-1]
+// The FPDU is verified before the ULPDU is returned: first the CRC, then the markers [MPA-6-1]
 // [MPA-6-3]. The error is an *Error with CodeCRC or CodeMarker.
 func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 	total, ulen, err := d.Need(b)
@@ -249,8 +247,8 @@ func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 	return ulpdu, total, nil
 }
 
-// unmark checks every marker of the FPDU b and removes it from the ULPDU. [MPA-8-3] [MPA-5.2-2]
-// [I-24]
+// unmark checks every marker of the FPDU b and removes the markers from the ULPDU. [MPA-8-3]
+// [MPA-5.2-2] [I-24]
 func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 	if lead > 0 { // [MPA-4.3-6]
 		if err := checkMarker(b, 0); err != nil {
@@ -279,7 +277,7 @@ func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 	return ulpdu[:ulen:ulen], nil
 }
 
-// checkMarker checks the pointer of a marker. Its reserved half and its two low bits are ignored
+// checkMarker checks the pointer of a marker. The reserved half and the two low bits are ignored
 // [MPA-4.2-3] [MPA-4.2-6]. A wrong pointer is error 3 [MPA-8-4].
 func checkMarker(b []byte, want uint16) error {
 	if got := binary.BigEndian.Uint16(b[2:]) &^ 3; got != want { // [MPA-4.3-7]

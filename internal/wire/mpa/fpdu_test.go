@@ -15,9 +15,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// fpduVectors are FPDUs with CRC that were captured between Linux hosts. The two with markers are
-// the dumps of RFC 5044 section 4.4. Linux leaves old bytes in the pad, so the captured vector with
-// a pad is only parsed.
+// fpduVectors are FPDUs with CRC, captured between Linux hosts. The two with markers are the dumps
+// of RFC 5044 section 4.4. Linux leaves old bytes in the pad, so the captured vector with a pad is
+// only parsed.
 var fpduVectors = []struct {
 	name      string
 	crc       bool
@@ -61,9 +61,9 @@ func ulpduOf(wire []byte, pos uint32, marked bool) []byte {
 	return plain[2 : 2+n]
 }
 
-// TestFPDUVectors checks the layout [MPA-4.1-1], the length field [MPA-4.1-2], the CRC and its byte
-// order [MPA-4.4-11] [MPA-4.1-6], the markers [MPA-4.3-8] [MPA-4.2-4] and rule 7 [MPA-7.1.2-19]
-// [MPA-4.3-6].
+// TestFPDUVectors checks the layout [MPA-4.1-1], the length field [MPA-4.1-2], the CRC and the byte
+// order of the CRC [MPA-4.4-11] [MPA-4.1-6], the markers [MPA-4.3-8] [MPA-4.2-4] and rule 7
+// [MPA-7.1.2-19] [MPA-4.3-6].
 func TestFPDUVectors(t *testing.T) {
 	for _, v := range fpduVectors {
 		t.Run(v.name, func(t *testing.T) {
@@ -181,9 +181,10 @@ func slowEncode(ulpdus [][]byte, start uint32, crc bool) []byte {
 }
 
 // TestMPA_4_3 compares Encoder and Decoder with slowEncode. The streams of random ULPDUs begin at
-// any multiple of four, also near the wrap of the position [MPA-4.3-4], and the Decoder gets them
-// cut at any place [MPA-4.3-12] [MPA-5.1-5] [MPA-A.4-1]. Bytes between markers are unchanged and
-// not interpreted. [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11] [MPA-8-3] [MPA-5.2-2] [I-24]
+// any multiple of four, also near the wrap of the position [MPA-4.3-4], and the Decoder gets the
+// streams cut at any place [MPA-4.3-12] [MPA-5.1-5] [MPA-A.4-1]. Bytes between markers are
+// unchanged and not interpreted. [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11] [MPA-8-3]
+// [MPA-5.2-2] [I-24]
 func TestMPA_4_3(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		crc := rapid.Bool().Draw(t, "crc")

@@ -10,8 +10,7 @@ import (
 	"viaduct/internal/fault"
 )
 
-// FrameLen is the length in bytes of a Request or Reply Frame without its
-// private data. [MPA 7.1.1]
+// FrameLen is the length in bytes of a Request or Reply Frame without private data. [MPA 7.1.1]
 const FrameLen = 20
 
 // MaxPrivate is the maximum length in bytes of a frame's private data, including the enhanced
@@ -32,7 +31,7 @@ const (
 	flagS = 0x10 // RFC 6581; a reserved bit in revision 1
 )
 
-// These are errors of ParseFrame. Test for them with errors.Is.
+// These are errors of ParseFrame; use errors.Is.
 var (
 	ErrKey      = errors.New("mpa: key is neither that of a Request nor that of a Reply")
 	ErrRevision = errors.New("mpa: unsupported revision")
@@ -137,8 +136,8 @@ func (f Frame) Append(b []byte) []byte {
 // the length is checked before any private data arrives. With ErrRevision and ErrPrivate the fixed
 // fields of f are set for the log.
 //
-// Reserved bits are ignored; in revision 1 the S bit is one of them. R of a Request is returned but
-// has no meaning.
+// Reserved bits are ignored, in revision 1 also the S bit. R of a Request is returned but has no
+// meaning.
 func ParseFrame(b []byte) (f Frame, n int, err error) {
 	key := string(b[:min(len(b), keyLen)]) // [MPA-7.1.1-20]
 	switch {
@@ -185,7 +184,7 @@ func ParseFrame(b []byte) (f Frame, n int, err error) {
 	return f, n, nil
 }
 
-// LogValue describes the frame. Private data is not shown, only its length.
+// LogValue describes the frame. Only the length of private data is shown.
 func (f Frame) LogValue() slog.Value {
 	a := []slog.Attr{
 		slog.String("frame", f.Kind.String()),

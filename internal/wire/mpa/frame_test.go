@@ -17,8 +17,8 @@ const (
 	repKeyHex = "4d504120494420526570204672616d65"
 )
 
-// frameVectors are frames that were captured between Linux hosts, and some written by hand for bits
-// Linux does not use.
+// frameVectors are frames captured between Linux hosts, and some written by hand for bits Linux
+// does not use.
 var frameVectors = []struct {
 	name  string
 	frame Frame

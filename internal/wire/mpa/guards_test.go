@@ -23,8 +23,8 @@ func TestForesee(t *testing.T) {
 	}
 }
 
-// Verify accepts an FPDU that was received in pieces exactly if Next accepts the whole FPDU.
-// [MPA-4.4-14] [MPA-4.4-15]
+// Verify accepts an FPDU received in pieces exactly if Next accepts the whole FPDU. [MPA-4.4-14]
+// [MPA-4.4-15]
 func TestVerify(t *testing.T) {
 	e := Encoder{CRC: true}
 	b := e.Append(nil, []byte("seven b"))
@@ -111,8 +111,8 @@ func TestMPA2_12_Depths(t *testing.T) {
 	}
 }
 
-// If a Request arrives instead of a Reply, it is detected before it is complete, and the stream is
-// closed. None of its bytes count as used. [I-11] [MPA-7.1.2-20] [MPA-7.1.1-20]
+// A Request instead of a Reply is detected before the Request is complete, and the stream is
+// closed. None of the bytes count as used. [I-11] [MPA-7.1.2-20] [MPA-7.1.1-20]
 func TestInitiatorRefusal(t *testing.T) {
 	request := Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)
 	for _, tc := range []struct {
@@ -212,7 +212,7 @@ func TestDepthULP(t *testing.T) {
 	}
 }
 
-// Any input except exactly one Request closes the stream, and none of its bytes count as used.
+// Any input except exactly one Request closes the stream, and none of the bytes count as used.
 // [MPA-7.1.2-3] [MPA-7.1.2-24] [MPA-7.1.1-20] [MPA-7.1.1-2] [MPA2-10-7]
 func TestResponderRefusal(t *testing.T) {
 	request := Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)
@@ -246,7 +246,7 @@ func TestResponderRefusal(t *testing.T) {
 	}
 }
 
-// The private data of a Request is copied, because its input buffer is reused. [MPA-7.1.2-23]
+// The private data of a Request is copied, because the input buffer is reused. [MPA-7.1.2-23]
 func TestPrivateIsKept(t *testing.T) {
 	b := Frame{Kind: Request, Rev: 1, Private: []byte("hello")}.Append(nil)
 	r := newResponder(t, ResponderConfig{})
@@ -265,8 +265,8 @@ func TestPrivateIsKept(t *testing.T) {
 	}
 }
 
-// A Read as RTR needs a depth of one; other kinds need none. A message counts as RTR only if its
-// kind was agreed and the model is peer-to-peer. [MPA2-9.1-6] [MPA2-9.2-14] [I-21]
+// A Read as RTR needs a depth of 1; other kinds need none. A message counts as RTR only if the kind
+// was agreed and the model is peer-to-peer. [MPA2-9.1-6] [MPA2-9.2-14] [I-21]
 func TestReadAsRTR(t *testing.T) {
 	ask := func(cfg ResponderConfig, c Enhanced) *Responder {
 		r := newResponder(t, cfg)
@@ -299,8 +299,8 @@ func TestReadAsRTR(t *testing.T) {
 	}
 }
 
-// A peer that serves fewer Reads than needed is rejected, but only in revision 2 and only if it
-// gives a number. The machine ends with an error that contains the reason. [I-17] [MPA-7.1.2-7]
+// A peer with fewer Reads than needed is rejected, but only in revision 2 and only if the peer
+// gives a number. The machine ends with an error containing the reason. [I-17] [MPA-7.1.2-7]
 func TestMinORD(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

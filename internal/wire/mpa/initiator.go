@@ -25,8 +25,8 @@ type InitiatorConfig struct {
 	MaxPrivate int    // maximum PD_Length to send; 0 means DefaultMaxPrivate
 }
 
-// An Initiator is the machine of the side that sends the Request. It does no I/O and has no clock.
-// One goroutine at a time may use it.
+// An Initiator is the machine of the side sending the Request. It does no I/O and has no clock.
+// Only one goroutine at a time may use an Initiator.
 //
 // Either side of the TCP connection may be the Initiator [MPA-7.1-7].
 type Initiator struct {
@@ -85,8 +85,8 @@ func (in *Initiator) Err() error { return in.err }
 // Frame returns the Request.
 func (in *Initiator) Frame() Frame { return in.req }
 
-// Start returns the bytes of the Request, which must be sent in one write. No FPDU may be sent
-// before Receive has returned Operate.
+// Start returns the bytes of the Request, to be sent in a single write. No FPDU may be sent before
+// Receive has returned Operate.
 func (in *Initiator) Start() []byte {
 	if in.state != Idle {
 		panic("mpa: Initiator started twice")
@@ -130,8 +130,7 @@ func (in *Initiator) Receive(b []byte) (n int, act Action) {
 	return n, Operate // the bytes from n on are FPDUs [I-11]
 }
 
-// isRequest reports whether b, which is too short for a frame, can only be the beginning of a
-// Request.
+// isRequest reports whether b, too short for a frame, can only be the beginning of a Request.
 func (in *Initiator) isRequest(b []byte) bool {
 	const common = len("MPA ID Re")
 	return len(b) > common && b[common] == requestKey[common]
@@ -173,8 +172,8 @@ func (in *Initiator) agree(f Frame) Action {
 	if f.Conn.PeerToPeer {
 		p.RTR = f.Conn.RTR
 	}
-	// The Initiator chooses among the common kinds. It prefers Write, which consumes neither an MSN
-	// nor a Read. [MPA2-1.1-1] [MPA2-9.2-10] [I-06]
+	// The Initiator chooses among the common kinds. It prefers Write, because a Write consumes
+	// neither an MSN nor a Read. [MPA2-1.1-1] [MPA2-9.2-10] [I-06]
 	both := p.RTR & q.Conn.RTR // kinds that were not offered are ignored [MPA2-9.2-8]
 	switch {
 	case both&RTRWrite != 0:
@@ -190,7 +189,7 @@ func (in *Initiator) agree(f Frame) Action {
 	return Operate
 }
 
-// Timeout handles the time limit for the Reply: it did not arrive completely. [MPA-7.1.2-25]
+// Timeout handles the time limit for an incomplete or missing Reply. [MPA-7.1.2-25]
 func (in *Initiator) Timeout() Action {
 	if in.state != AwaitReply {
 		return in.again()
@@ -216,8 +215,8 @@ func (in *Initiator) Fail(cause error) Action {
 }
 
 // MayRetryPlain reports whether a second attempt, in revision 1 on a new connection, can succeed.
-// It can if the peer closed without sending a byte, because a Responder without revision 2 must do
-// that. [MPA2-10-8] [I-02]
+// It can if the peer closed without sending a byte, because a Responder without revision 2 must
+// close so. [MPA2-10-8] [I-02]
 func (in *Initiator) MayRetryPlain() bool {
 	e, ok := errors.AsType[*Error](in.err)
 	return ok && e.Code == CodeClosed && !in.heard && !in.cfg.Plain
@@ -228,7 +227,7 @@ func (in *Initiator) end(act Action, err error) Action {
 	return act
 }
 
-// again returns the action for an event that has no meaning in the current state.
+// again returns the action for an event without meaning in the current state.
 func (in *Initiator) again() Action {
 	if in.state == Full {
 		return Operate

@@ -18,19 +18,19 @@ type ResponderConfig struct {
 	IRD    uint16 // number of Reads to serve if the peer's ORD is unknown, 0..MaxDepth
 	ORD    uint16 // number of Reads that this side wants outstanding, 0..MaxDepth
 	MaxIRD uint16 // maximum number of Reads to serve; 0 means DefaultMaxDepth
-	// NoReads means that no Read is served except one used as RTR.
+	// NoReads means that no Read is served except as RTR.
 	NoReads bool
 	MinORD  uint16 // reject a peer that serves fewer reads than this [MPA2-9.1-8]
 
 	MaxPrivate int // maximum PD_Length to send; 0 means DefaultMaxPrivate
 
-	// SendEarly lifts the rule that a Responder sends no FPDU before it has received one. It is for
-	// ULPs that negotiate themselves when the Initiator is ready. [MPA 7.1.2 deviates] [I-77]
+	// SendEarly lifts the rule that a Responder sends no FPDU before it has received one. SendEarly
+	// is for ULPs that negotiate the Initiator's readiness themselves. [MPA 7.1.2 deviates] [I-77]
 	SendEarly bool
 }
 
-// A Responder is the machine of the side that waits for the Request. It does no I/O and has no
-// clock. One goroutine at a time may use it.
+// A Responder is the machine of the side waiting for the Request. It does no I/O and has no clock.
+// Only one goroutine at a time may use a Responder.
 type Responder struct {
 	cfg    ResponderConfig
 	req    Frame
@@ -72,7 +72,7 @@ func (r *Responder) Frame() Frame { return r.req }
 
 // Receive handles all received bytes. Each call gets the earlier bytes again. It returns the number
 // of bytes that belong to the Request, and the next action. Nothing is sent before a valid Request
-// is complete. Bytes after the Request make it malformed.
+// is complete. Bytes after the Request make the Request malformed.
 func (r *Responder) Receive(b []byte) (n int, act Action) {
 	if r.state != AwaitRequest {
 		return 0, r.again()
@@ -121,9 +121,10 @@ func (r *Responder) depths() {
 	}
 }
 
-// model computes the kinds of RTR: the offered kinds this side can receive. If there are none, it
-// ignores the offer and names the kinds this side can receive. It names Send only if neither Write
-// nor Read is possible. [MPA2-9.2-4] [MPA2-9.2-5] [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
+// model computes the kinds of RTR: the offered kinds the Responder can receive. If there are none,
+// model ignores the offer and names the kinds the Responder can receive. It names Send only if
+// neither Write nor Read is possible. [MPA2-9.2-4] [MPA2-9.2-5] [MPA2-9.2-6] [MPA2-9.2-7]
+// [MPA2-9.2-9] [I-07]
 func (r *Responder) model() {
 	p, c := &r.params, r.req.Conn
 	if !r.req.Enhanced || !c.PeerToPeer { // B, C, D are ignored [MPA2-9.2-14] [MPA2-9.2-16]
@@ -156,13 +157,13 @@ type Decision struct {
 	LowerIRD, LowerORD uint16
 }
 
-// Accept returns the bytes of the accepting Reply, which must be sent in one write. All bytes
-// received afterwards are FPDUs. The machine moves to AwaitFPDU, and nothing may be sent before a
-// valid FPDU was received. With SendEarly it moves to Full, and this side may send at once.
+// Accept returns the bytes of the accepting Reply, to be sent in a single write. All bytes received
+// afterwards are FPDUs. The machine moves to AwaitFPDU, and nothing may be sent before a valid FPDU
+// was received. With SendEarly the machine moves to Full, and the Responder may send at once.
 //
-// If the peer serves fewer Reads than MinORD, the frame is a rejection with that reason, without a
-// Terminate, and the error is an *Error of CodeInsufficientIRD. If the private data does not fit,
-// the error wraps ErrPrivateTooLong, there is no frame, and Accept or Reject can be called again.
+// If the peer serves fewer Reads than MinORD, the frame is a rejection without a Terminate, and the
+// error is an *Error of CodeInsufficientIRD. If the private data does not fit, the error wraps
+// ErrPrivateTooLong, there is no frame, and Accept or Reject can be called again.
 func (r *Responder) Accept(d Decision) ([]byte, error) {
 	r.mustAwaitULP("Accept")
 	if err := checkPrivate(len(d.Private), r.req.Enhanced, r.cfg.MaxPrivate); err != nil {
@@ -199,7 +200,7 @@ func (r *Responder) Reject(private []byte) ([]byte, error) {
 	if err := checkPrivate(len(private), r.req.Enhanced, r.cfg.MaxPrivate); err != nil {
 		return nil, err
 	}
-	// The depths in the frame are those that this side needs [I-16]. The private data is the ULP's.
+	// The depths in the frame are the depths needed here [I-16]. The private data is the ULP's.
 	// [MPA-7.1.2-5] [MPA-7.1.2-18] [MPA-7.1.2-6]
 	f := r.reply(true, max(r.params.ORD, r.cfg.MinORD), private)
 	r.state = Ended // [MPA-7.1.2-7]
@@ -232,9 +233,9 @@ func (r *Responder) reply(reject bool, ord uint16, private []byte) Frame {
 	return f
 }
 
-// FirstFPDU handles the first valid FPDU. is is the kind of RTR that the form of the FPDU matches,
-// or 0. The result is true if the FPDU is the agreed RTR, which the ULP must not see. After any
-// valid FPDU this side may send.
+// FirstFPDU handles the first valid FPDU. is is the kind of RTR matching the form of the FPDU, or
+// 0. The result is true if the FPDU is the agreed RTR; the ULP must not see the RTR. After any
+// valid FPDU the Responder may send.
 func (r *Responder) FirstFPDU(is RTR) (rtr bool) {
 	if r.state != AwaitFPDU && r.state != Full {
 		panic("mpa: first FPDU in state " + r.state.String())
@@ -274,7 +275,7 @@ func (r *Responder) end(act Action, err error) Action {
 	return act
 }
 
-// again returns the action for an event that has no meaning in the current state.
+// again returns the action for an event without meaning in the current state.
 func (r *Responder) again() Action {
 	switch r.state {
 	case Full:

@@ -12,20 +12,20 @@ const (
 
 // These numbers are our choice.
 const (
-	// MaxSendULPDU is the maximum length of a ULPDU that this package sends. It is the largest
-	// number up to MaxULPDU that needs no pad. [I-26]
+	// MaxSendULPDU is the maximum length of a sent ULPDU. It is the largest number up to MaxULPDU
+	// without a pad. [I-26]
 	MaxSendULPDU = 64766
-	// MaxRecvULPDU is the maximum length of a ULPDU that a receiver accepts. It is the largest
-	// value of the length field. [I-25]
+	// MaxRecvULPDU is the maximum length of a ULPDU accepted by a receiver. It is the largest value
+	// of the length field. [I-25]
 	MaxRecvULPDU = 65535
-	// MaxFPDU is the maximum length of an FPDU a receiver may get, including its markers and the
-	// marker before it. [MPA-A.4-2]
+	// MaxFPDU is the maximum length of an FPDU a receiver may get, including the markers inside and
+	// the marker in front. [MPA-A.4-2]
 	MaxFPDU = MarkerLen + LengthLen + MaxRecvULPDU + 3 + crcLen + MarkerLen*(1+(LengthLen+MaxRecvULPDU+3)/(MarkerInterval-MarkerLen)+1)
 )
 
-// MULPDU returns the maximum length in bytes of a ULPDU that fits a TCP segment with emss bytes of
-// payload. The result is at least MinMULPDU and at most MaxSendULPDU. With markers it assumes the
-// largest possible number of them. [MPA-4.5-1] [MPA-4.5-2] [MPA-5.1-1]
+// MULPDU returns the maximum length in bytes of a ULPDU for a TCP segment with emss bytes of
+// payload. The result is at least MinMULPDU and at most MaxSendULPDU. With markers the largest
+// possible number of markers is assumed. [MPA-4.5-1] [MPA-4.5-2] [MPA-5.1-1]
 func MULPDU(emss int, markers bool) int {
 	m := emss - (LengthLen + crcLen + emss%4)
 	if markers {
@@ -37,13 +37,12 @@ func MULPDU(emss int, markers bool) int {
 // PadLen returns the number of pad bytes after a ULPDU of n bytes. [MPA-4.1-5]
 func PadLen(n int) int { return -(n + LengthLen) & 3 }
 
-// FPDULen returns the length in bytes of the FPDU that carries a ULPDU of n
-// bytes, without markers.
+// FPDULen returns the length in bytes of an FPDU with a ULPDU of n bytes, without markers.
 func FPDULen(n int) int { return LengthLen + n + PadLen(n) + crcLen }
 
 // markers returns the number of markers inside an FPDU whose ULPDU_Length is at stream position pos
-// and whose ULPDU has n bytes. It does not count a marker directly before the FPDU, and counts one
-// directly before the CRC.
+// and whose ULPDU has n bytes. A marker directly before the FPDU does not count, a marker directly
+// before the CRC does.
 func markers(pos uint32, n int) int {
 	// first is the number of bytes of the FPDU before the next marker. Between further markers
 	// there are 508 bytes. No marker falls into the CRC, because the CRC is four bytes on a grid of

@@ -7,19 +7,19 @@ import (
 
 // These numbers of start-up are our choice.
 const (
-	// DefaultDepth is the default number of RDMA Reads this side serves and requests. [I-18]
+	// DefaultDepth is the default number of served and of requested RDMA Reads. [I-18]
 	DefaultDepth = 16
 	// DefaultMaxDepth is the limit up to which either number may be raised. [I-18]
 	DefaultMaxDepth = 128
-	// PlainORD is the ORD in revision 1, which can't negotiate the ORD. It is the minimum that
-	// every peer serves. [I-19]
+	// PlainORD is the ORD in revision 1, where no ORD is negotiated. It is the minimum served by
+	// every peer. [I-19]
 	PlainORD = 1
 	// DefaultMaxPrivate is the default maximum of PD_Length. Larger values are legal, but some
 	// peers close the connection or fail. [I-12]
 	DefaultMaxPrivate = 256
 )
 
-// An Action is the step that the driver of a start-up machine must perform next.
+// An Action is the next step for the driver of a start-up machine.
 type Action uint8
 
 // These are the actions.
@@ -28,13 +28,13 @@ const (
 	Wait Action = iota
 	// Ask means: pass the Request to the ULP, then call Accept or Reject.
 	Ask
-	// Operate means that full operation begins, with the agreed [Params]. An Initiator in the
+	// Operate means: full operation begins, with the agreed [Params]. An Initiator in the
 	// peer-to-peer model must send Params.Ready as its first FPDU.
 	Operate
 	// Terminate means: send a Terminate with Err's code as the first FPDU, then close.
 	Terminate
-	// Leave means that the peer's ULP has rejected the connection. MPA has ended, and TCP belongs
-	// to this side's ULP.
+	// Leave means: the peer's ULP has rejected the connection. MPA has ended, and TCP belongs to
+	// the local ULP.
 	Leave
 	// Close means: close TCP at once and send nothing. [MPA-8-6]
 	Close
@@ -50,10 +50,10 @@ func (a Action) String() string {
 	return fmt.Sprintf("action 0x%02x", uint8(a))
 }
 
-// A State is the state of one side's start-up.
+// A State is the state of a side's start-up.
 type State uint8
 
-// These are the states. The names and arrows are those of the table in RFC 5044 7.1.2, as a state
+// These are the states. The names and arrows come from the table in RFC 5044 7.1.2, as a state
 // machine:
 //
 //	Initiator: Idle -> AwaitReply -> Full | Ended
@@ -95,28 +95,28 @@ type Params struct {
 	Private []byte // private data of the peer's ULP [MPA-7.1.1-21]
 }
 
-// ErrTwoInitiators means that the answer to a Request was a Request. [MPA-7.1.2-20]
+// ErrTwoInitiators reports a Request as the answer to a Request. [MPA-7.1.2-20]
 var ErrTwoInitiators = errors.New("mpa: both sides act as Initiator")
 
-// ErrTwoResponders means that a Reply arrived instead of a Request.
+// ErrTwoResponders reports a Reply instead of a Request.
 var ErrTwoResponders = errors.New("mpa: received a Reply, expected a Request")
 
-// ErrTrailing means that bytes followed a Request before it was answered. [MPA-7.1.2-24] [I-11]
+// ErrTrailing reports bytes after a Request, before the answer. [MPA-7.1.2-24] [I-11]
 var ErrTrailing = errors.New("mpa: data behind the Request")
 
 // ErrRejected is the error of an Initiator if the peer's ULP has rejected the connection.
 var ErrRejected = errors.New("mpa: connection rejected by the peer")
 
-// ErrTimeout is the error of a start-up that took too long. [MPA-7.1.2-21] [MPA-7.1.2-25]
+// ErrTimeout is the error of a start-up beyond the time limit. [MPA-7.1.2-21] [MPA-7.1.2-25]
 var ErrTimeout = errors.New("mpa: start-up timed out")
 
-// ErrPrivateTooLong means that the ULP's private data does not fit into a frame.
+// ErrPrivateTooLong reports private data of the ULP too long for a frame.
 var ErrPrivateTooLong = errors.New("mpa: private data too long")
 
 func badFrame(err error) error { return &Error{Code: CodeFrame, Err: err} }
 
-// checkPrivate returns ErrPrivateTooLong for n bytes of private data that would make PD_Length
-// exceed limit. A limit of 0 means DefaultMaxPrivate. [MPA-7.1.1-22] [I-12]
+// checkPrivate returns ErrPrivateTooLong if n bytes of private data would make PD_Length exceed
+// limit. A limit of 0 means DefaultMaxPrivate. [MPA-7.1.1-22] [I-12]
 func checkPrivate(n int, enhanced bool, limit int) error {
 	if limit <= 0 {
 		limit = DefaultMaxPrivate

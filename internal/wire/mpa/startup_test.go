@@ -104,7 +104,7 @@ func TestStartup(t *testing.T) {
 }
 
 // TestInitiatorMatrix and TestResponderMatrix check every event in every state. An event without an
-// arrow does not change the state, and the answer to it depends only on the state. [MPA-7.1.2-25]
+// arrow does not change the state, and the answer depends only on the state. [MPA-7.1.2-25]
 // [MPA2-9.3-2]
 func TestInitiatorMatrix(t *testing.T) {
 	reply := Frame{Kind: Reply, Rev: 2, Enhanced: true}
@@ -262,8 +262,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestFlags checks that M applies to one direction and C to both. [MPA-7.1.1-5] [MPA-7.1.1-6]
-// [MPA-7.1.1-7] [MPA-7.1.1-8] [MPA-7.1.1-9] [MPA-4.4-7]
+// TestFlags: M applies to one direction and C to both. [MPA-7.1.1-5] [MPA-7.1.1-6] [MPA-7.1.1-7]
+// [MPA-7.1.1-8] [MPA-7.1.1-9] [MPA-4.4-7]
 func TestFlags(t *testing.T) {
 	for i := range 16 {
 		bit := func(k int) bool { return i>>k&1 == 1 }
@@ -687,8 +687,8 @@ func TestMPA_7_1_2(t *testing.T) {
 	})
 }
 
-// FuzzStartup passes arbitrary bytes to both machines. It checks that no machine panics, and that
-// every accepted frame leads to bounded depths. [MPA2-12-1]
+// FuzzStartup passes arbitrary bytes to both machines. No machine may panic, and every accepted
+// frame must lead to bounded depths. [MPA2-12-1]
 func FuzzStartup(f *testing.F) {
 	for _, v := range frameVectors {
 		f.Add(testkit.Hex(v.hex))
@@ -719,8 +719,8 @@ func FuzzStartup(f *testing.F) {
 }
 
 // TestReplyCRC checks that C of a Reply is set whenever CRCs are in use, even if only the Initiator
-// requested them. An Initiator that demands CRCs would take 0 as a refusal. If neither side
-// requests CRCs, C is 0. [I-05] [MPA-7.1.1-9]
+// requested them. An Initiator demanding CRCs would take 0 as a refusal. If neither side requests
+// CRCs, C is 0. [I-05] [MPA-7.1.1-9]
 func TestReplyCRC(t *testing.T) {
 	for _, c := range []struct{ request, ours, want bool }{
 		{true, false, true}, {true, true, true}, {false, true, true}, {false, false, false},

@@ -11,7 +11,7 @@ type Request struct { // [NVME-CM-1]
 	CntlID  uint16
 }
 
-// Lengths in bytes of the private data of a Request, of its acceptance and its rejection.
+// Lengths in bytes of the private data of a Request, an acceptance and a rejection.
 const (
 	RequestLen = 32
 	ReplyLen   = 32
@@ -58,7 +58,7 @@ func AppendReject(b []byte, why RejectReason) []byte {
 	return le.AppendUint16(append(b, 0, 0), uint16(why))
 }
 
-// A Connect has the fields of the Connect command and of its data.
+// A Connect has the fields of the Connect command and of the command's data.
 type Connect struct { // [NVME-FAB-1]
 	RecFmt  uint16
 	QID     uint16
@@ -79,12 +79,12 @@ const (
 	OffsetHostNQN = 1<<16 | 512
 )
 
-// ConnectCommand returns the fields of a Connect that are in the command, not in its data.
+// ConnectCommand returns the fields of a Connect in the command, not in the data.
 func (s *SQE) ConnectCommand() Connect {
 	return Connect{RecFmt: uint16(s.CDW[0]), QID: uint16(s.CDW[0] >> 16), SQSize: uint16(s.CDW[1]), KATO: s.CDW[2]}
 }
 
-// SetConnect makes s a Connect command with the fields of c; AppendData encodes its data.
+// SetConnect makes s a Connect command with the fields of c; AppendData encodes the data.
 func (s *SQE) SetConnect(c *Connect) {
 	s.Opcode, s.FCType = OpFabrics, FCConnect
 	s.CDW = [6]uint32{uint32(c.RecFmt) | uint32(c.QID)<<16, uint32(c.SQSize), c.KATO}

@@ -2,7 +2,7 @@ package nvmewire
 
 import "fmt"
 
-// A CQE is a completion queue entry, which is the response to a command.
+// A CQE is a completion queue entry: the response to a command.
 type CQE struct { // [NVME-CQE-1]
 	Result uint64
 	SQHead uint16
@@ -19,7 +19,7 @@ func ParseCQE(b []byte) (c CQE, err error) {
 }
 
 // Append appends the CQELen bytes of the entry to b. The phase bit is 0, because fabrics does not
-// use it.
+// use the phase bit.
 func (c *CQE) Append(b []byte) []byte {
 	b = le.AppendUint64(b, c.Result)
 	b = le.AppendUint16(b, c.SQHead)
@@ -35,7 +35,7 @@ type Status uint16
 // DNR (do not retry) means that the same command would fail again.
 const DNR Status = 1 << 14
 
-// The statuses that this module uses.
+// The statuses used by the module.
 const (
 	OK                  Status = 0
 	InvalidOpcode              = 0x001 | DNR
@@ -68,7 +68,7 @@ var statusNames = map[Status]string{
 	CompareFailure:      "compare failure", NamespaceReadOnly: "namespace is write protected",
 }
 
-// String returns the name of the status, or its number in hex.
+// String returns the name of the status, or the number in hex.
 func (s Status) String() string {
 	for _, k := range []Status{s, s | DNR} {
 		if n, ok := statusNames[k]; ok {

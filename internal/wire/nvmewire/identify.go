@@ -1,6 +1,6 @@
 package nvmewire
 
-// Kinds of data that Identify returns, its field CNS.
+// Kinds of data returned by Identify: values of the field CNS.
 const (
 	CNSNamespace   = 0x00
 	CNSController  = 0x01
@@ -15,15 +15,15 @@ const (
 	DiscoveryController = 2
 )
 
-// Bits of ONCS, the optional commands that a controller supports.
+// Bits of ONCS, the optional commands a controller supports.
 const (
 	ONCSCompare     = 1 << 0
 	ONCSDSM         = 1 << 2
 	ONCSWriteZeroes = 1 << 3
 )
 
-// An IdentifyController holds the fields that a host uses. All other fields of the structure are
-// zero, or have the only value that this transport allows.
+// An IdentifyController holds the fields a host uses. All other fields of the structure are zero,
+// or have the only value allowed by the transport.
 type IdentifyController struct { // [NVME-ID-1] [NVME-ID-2]
 	Serial, Model, Firmware string // 20, 40 and 8 bytes
 	MDTS                    uint8  // log2 of the greatest transfer in pages, 0 for no limit
@@ -92,7 +92,7 @@ func ParseIdentifyController(b []byte) (c IdentifyController, err error) {
 	}, nil
 }
 
-// An IdentifyNamespace holds the fields of a namespace that a host uses.
+// An IdentifyNamespace holds the fields of a namespace a host uses.
 type IdentifyNamespace struct { // [NVME-ID-4]
 	Blocks     uint64
 	BlockShift uint8 // log2 of the block size in bytes
@@ -141,8 +141,8 @@ func ParseIdentifyNamespace(b []byte) (n IdentifyNamespace, err error) {
 	return n, nil
 }
 
-// AppendDescriptors appends the PageLen bytes that identify a namespace: its UUID, the same value
-// as NGUID, and its command set.
+// AppendDescriptors appends the PageLen bytes to identify a namespace: the UUID, the same value as
+// NGUID, and the command set.
 func AppendDescriptors(b []byte, uuid [16]byte) []byte { // [NVME-ID-5]
 	n := len(b) + PageLen
 	for _, typ := range []byte{2, 3} {

@@ -77,7 +77,7 @@ func AppendHealth(b []byte) []byte {
 	return b
 }
 
-// AppendFirmware appends the log page of one firmware slot, which has the given revision.
+// AppendFirmware appends the log page of a single firmware slot with the given revision.
 func AppendFirmware(b []byte, revision string) []byte {
 	n := len(b)
 	b = append(b, make([]byte, 512)...)
@@ -125,8 +125,8 @@ func AppendDiscovery(b []byte, generation uint64, entries []DiscoveryEntry) []by
 	return b
 }
 
-// ParseDiscovery decodes the complete entries in b, which may be fewer than the page has. The error
-// is ErrShort if b has no complete header.
+// ParseDiscovery decodes the complete entries in b, possibly fewer than in the page. The error is
+// ErrShort if b has no complete header.
 func ParseDiscovery(b []byte) (generation uint64, entries []DiscoveryEntry, err error) {
 	if len(b) < DiscoveryHeaderLen {
 		return 0, nil, ErrShort

@@ -46,7 +46,7 @@ var (
 	}
 )
 
-// Name returns the name of the command; admin means that it arrived on an admin queue.
+// Name returns the name of the command; admin means that the command arrived on an admin queue.
 func (s *SQE) Name(admin bool) string {
 	names, code := ioNames, s.Opcode
 	switch {

@@ -18,7 +18,7 @@ const (
 // ErrShort is returned by the Parse functions if there are too few bytes.
 var ErrShort = errors.New("nvmewire: too short")
 
-// An SQE is a submission queue entry, which is a command.
+// An SQE is a submission queue entry: a command.
 type SQE struct { // [NVME-SQE-1]
 	Opcode uint8
 	Flags  uint8  // PSDT in bits 7:6
@@ -29,8 +29,8 @@ type SQE struct { // [NVME-SQE-1]
 	CDW    [6]uint32 // command dwords 10 to 15
 }
 
-// ParseSQE decodes the entry at the front of a command capsule, whose data follows it. The error is
-// ErrShort if b is too short.
+// ParseSQE decodes the entry at the front of a command capsule; the data of the command follows.
+// The error is ErrShort if b is too short.
 func ParseSQE(b []byte) (s SQE, err error) {
 	if len(b) < SQELen {
 		return s, ErrShort
@@ -73,7 +73,7 @@ func (s *SQE) Range() (first uint64, blocks uint32) { // [NVME-IO-1]
 	return s.CDW64(0), s.CDW[2]&0xffff + 1
 }
 
-// The types of SGL descriptors that occur: type in bits 7:4, subtype in bits 3:0.
+// The types of SGL descriptors in use: type in bits 7:4, subtype in bits 3:0.
 const ( // [NVME-SGL-1]
 	SGLOffset          = 0x01 // data block in the capsule; Addr is an offset in its data
 	SGLKeyed           = 0x40 // keyed data block
@@ -111,7 +111,7 @@ func (g SGL) append(b []byte) []byte {
 
 func (g SGL) keyed() bool { return g.Type>>4 == SGLKeyed>>4 }
 
-// Valid reports whether this transport supports the type.
+// Valid reports whether the transport supports the type.
 func (g SGL) Valid() bool {
 	return g.Type == SGLOffset || g.Type == SGLKeyed || g.Type == SGLKeyedInvalidate
 }

@@ -21,7 +21,7 @@ const MessageLen = 48
 
 // [SDP-7.3.1.2-1]
 
-// A Type is one of the four message types.
+// A Type is a message type. There are four.
 type Type uint8
 
 // These are the four message types.
@@ -47,13 +47,13 @@ func (t Type) String() string {
 	return fmt.Sprintf("Type(%#x)", uint8(t))
 }
 
-// These are errors of Parse. For a message that is too short the error is io.ErrUnexpectedEOF.
+// These are errors of Parse. For a short message the error is io.ErrUnexpectedEOF.
 var (
 	ErrVersion   = errors.New("portmap: unknown version")
 	ErrIPVersion = errors.New("portmap: IP version is neither 4 nor 6")
 )
 
-// A Message is one datagram of the protocol.
+// A Message is a datagram of the protocol.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -69,7 +69,7 @@ var (
 //	|                      ApIPAddr, 128 bits                       |
 //	+---------------------------------------------------------------+
 //
-// Both addresses are of one family. In the figure the most significant bit is at the left.
+// Both addresses are of the same family. In the figure the most significant bit is at the left.
 type Message struct { // [SDP 7.3] [D-01]
 	Type        Type
 	PmTime      uint8          // lifetime of an answer, in the form of portmap.PmTime; zero in all messages except PMAccept
@@ -82,8 +82,8 @@ type Message struct { // [SDP 7.3] [D-01]
 }
 
 // Append appends the MessageLen bytes of m to b. Append panics unless both addresses are valid and
-// of one family, as in every message Parse returns. It treats an IPv4 address mapped into IPv6 as
-// an IPv6 address, so that an answer always repeats the IPV and the addresses of its request. Zones
+// of the same family, as in every message from Parse. An IPv4 address mapped into IPv6 counts as an
+// IPv6 address, so that an answer always repeats the IPV and the addresses of the request. Zones
 // are left out.
 func (m Message) Append(b []byte) []byte {
 	cp, ap := m.Cp.Addr(), m.Ap.Addr()
@@ -125,7 +125,7 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 
 // Parse decodes the message at the front of b. It ignores bytes beyond MessageLen, reserved bits,
 // and the unused part of an IPv4 address field. The error is io.ErrUnexpectedEOF if b is short, and
-// ErrVersion or ErrIPVersion if the value of these fields is unknown.
+// ErrVersion or ErrIPVersion if the version or IPV is unknown.
 func Parse(b []byte) (Message, error) { // [D-61] [SDP-7.3.1.5-2] [SDP-7.3.1.3-3]
 	if len(b) < MessageLen {
 		return Message{}, fmt.Errorf("portmap: %d bytes, want %d: %w", len(b), MessageLen, io.ErrUnexpectedEOF)

@@ -7,8 +7,8 @@ import (
 	"log/slog"
 )
 
-// These are the lengths in bytes of the headers of RFC 7306. One sentence of its section 4 gives a
-// larger length for the Atomic Response; the figure has 12 bytes. [RDMAPX-4-1] [RDMAPX-4-2] [I-69]
+// These are the lengths in bytes of the headers of RFC 7306. A sentence of section 4 gives a larger
+// length for the Atomic Response; the figure has 12 bytes. [RDMAPX-4-1] [RDMAPX-4-2] [I-69]
 const (
 	AtomicRequestLen  = 52
 	AtomicResponseLen = 12
@@ -25,7 +25,7 @@ const (
 	atomicOpMask = 0x0f
 )
 
-// String returns the name of the operation, or its number in hex.
+// String returns the name of the operation, or the number in hex.
 func (o AtomicOp) String() string {
 	switch o {
 	case FetchAdd:
@@ -36,8 +36,8 @@ func (o AtomicOp) String() string {
 	return fmt.Sprintf("atomic 0x%x", uint8(o))
 }
 
-// Supported reports whether the operation exists. An end that supports one must
-// support both. [RDMAPX-5-3] [RDMAPX-5.2.1-10]
+// Supported reports whether the operation exists. An end must support both operations or none.
+// [RDMAPX-5-3] [RDMAPX-5.2.1-10]
 func (o AtomicOp) Supported() bool { return o == FetchAdd || o == CmpSwap }
 
 // An AtomicRequest is the RDMAP header of an Atomic Request message: its whole DDP payload. The
@@ -56,14 +56,14 @@ type AtomicRequest struct {
 
 // NewFetchAdd returns the request to add add to the word at (stag, to). Each set bit of mask is the
 // top bit of a separate field, and carries out of a field are dropped. With a mask of zero the word
-// is one field. Header fields FetchAdd does not use get the values the RFC requires.
+// is a single field. Header fields FetchAdd does not use get the values the RFC requires.
 // [RDMAPX-5.2.1-5]
 func NewFetchAdd(stag uint32, to, add, mask uint64) AtomicRequest {
 	return AtomicRequest{Op: FetchAdd, STag: stag, TO: to, Data: add, Mask: mask, CompareMask: ^uint64(0)}
 }
 
 // NewCmpSwap returns a conditional request for the word at (stag, to). If the word equals compare
-// in the bits of compareMask, the bits of swapMask are replaced by those of swap.
+// in the bits of compareMask, the bits of swapMask are replaced by the bits of swap.
 func NewCmpSwap(stag uint32, to, compare, compareMask, swap, swapMask uint64) AtomicRequest {
 	return AtomicRequest{Op: CmpSwap, STag: stag, TO: to, Data: swap, Mask: swapMask,
 		Compare: compare, CompareMask: compareMask}
@@ -99,8 +99,8 @@ func ParseAtomicRequest(b []byte) (r AtomicRequest, n int, err error) {
 }
 
 // Apply returns the new value of a word whose value was old. For CmpSwap, changed reports whether
-// the comparison succeeded. For FetchAdd it is always true. An operation that is not supported
-// changes nothing. [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2]
+// the comparison succeeded. For FetchAdd changed is always true. An unsupported operation changes
+// nothing. [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2]
 func (r AtomicRequest) Apply(old uint64) (word uint64, changed bool) {
 	switch r.Op {
 	case FetchAdd: // compare fields are ignored [RDMAPX-5.2.1-5]
@@ -114,12 +114,12 @@ func (r AtomicRequest) Apply(old uint64) (word uint64, changed bool) {
 	return old, false
 }
 
-// MaskedAdd adds a and b as words of independent fields. Each bit set in mask
-// is the most significant bit of a field, and no carry leaves a field. A mask of
-// zero means one field of 64 bits. [RDMAPX-5.1.1-1] [RDMAPX-5.1.1-6]
+// MaskedAdd adds a and b as words of independent fields. Each bit set in mask is the most
+// significant bit of a field, and no carry leaves a field. A mask of zero means a single field of
+// 64 bits. [RDMAPX-5.1.1-1] [RDMAPX-5.1.1-6]
 func MaskedAdd(a, b, mask uint64) uint64 {
-	// The words are added without the top bits, so that no carry passes them. Then the top bits are
-	// added without a carry.
+	// The words are added without the top bits, so that no carry leaves a field. Then the top bits
+	// are added without a carry.
 	return (a&^mask + b&^mask) ^ (a^b)&mask
 }
 

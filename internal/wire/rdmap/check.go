@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/fault"
 )
 
-// An Extensions value lists the messages of RFC 7306 that a stream accepts. Without agreement of
-// both ULPs it accepts none. [RDMAPX-1.1-1] [I-63]
+// An Extensions value lists the messages of RFC 7306 accepted by a stream. Without agreement of
+// both ULPs none is accepted. [RDMAPX-1.1-1] [I-63]
 type Extensions struct {
 	Immediate bool
 	Atomic    bool
@@ -48,9 +48,9 @@ func CheckTagged(c byte) (Opcode, Fault) {
 	return o, OK
 }
 
-// CheckUntagged checks an Untagged segment of n bytes of payload that has passed CheckQueue: first
-// the version, then whether the opcode belongs to the queue. A message of fixed length must have
-// that length and be a single segment. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11]
+// CheckUntagged checks an Untagged segment of n bytes of payload after CheckQueue: first the
+// version, then whether the opcode belongs to the queue. A message of fixed length must have the
+// fixed length and be a single segment. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11]
 // [RDMAPX-8.2-1] [I-47]
 func CheckUntagged(h ddp.Untagged, n int, ext Extensions) (Opcode, Fault) {
 	rv, o := ParseControl(h.RsvdULP[0])

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// A Layer is the layer that found the error of a Terminate message. [RDMAP 4.8]
+// A Layer is the layer where the error of a Terminate message was found. [RDMAP 4.8]
 type Layer uint8
 
 // These are the layers of RFC 5040.
@@ -82,7 +82,7 @@ var faults = [numFaults]struct {
 	Unspecified:           {TypeOperation, 0xff, "unspecified error"},
 }
 
-// Code returns the error type and code that name the fault on the wire.
+// Code returns the error type and code of the fault on the wire.
 func (f Fault) Code() (typ, code uint8) {
 	if int(f) >= len(faults) {
 		return TypeCatastrophic, 0
@@ -98,7 +98,7 @@ func (f Fault) String() string {
 	return faults[f].text
 }
 
-// FaultOf returns the fault with this type and code. ok is false if the table has no such fault.
+// FaultOf returns the fault of typ and code. ok is false for a fault missing in the table.
 func FaultOf(typ, code uint8) (f Fault, ok bool) {
 	if typ == TypeCatastrophic {
 		return Catastrophic, true
@@ -111,9 +111,9 @@ func FaultOf(typ, code uint8) (f Fault, ok bool) {
 	return OK, false
 }
 
-// Describe returns the meaning of the layer, error type and code of a Terminate message. If the
-// tables of RFC 5040, 5041, 5044 and 6581 do not contain them, ok is false and the text shows the
-// numbers.
+// Describe returns the meaning of the layer, error type and code of a Terminate message. For
+// numbers missing in the tables of RFC 5040, 5041, 5044 and 6581, ok is false and the text shows
+// the numbers.
 func Describe(l Layer, typ, code uint8) (text string, ok bool) {
 	switch l {
 	case LayerRDMAP:

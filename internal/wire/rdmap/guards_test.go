@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/wire/ddp"
 )
 
-// An announced header counts as present only if the message contains all its bytes. [I-40]
-// [RDMAP-4.8-5] [RDMAP-4.8-7]
+// An announced header counts as present only if the message contains all bytes of the header.
+// [I-40] [RDMAP-4.8-5] [RDMAP-4.8-7]
 func TestTerminateHeaders(t *testing.T) {
 	seg := make([]byte, ddp.UntaggedLen+ReadRequestLen)
 	seg[0], seg[1] = 0x41, 0x41
@@ -61,7 +61,7 @@ func TestTerminateCutRequest(t *testing.T) {
 	}
 }
 
-// A Terminate must be one segment with a valid length. [RDMAP-7.2-6] [I-47]
+// A Terminate must be a single segment with a valid length. [RDMAP-7.2-6] [I-47]
 func TestTerminateLengths(t *testing.T) {
 	h := ddp.Untagged{Last: true, QN: QueueTerminate, MSN: 1}
 	h.RsvdULP[0] = 0x40 | byte(TerminateOp)
@@ -79,7 +79,7 @@ func TestTerminateLengths(t *testing.T) {
 }
 
 // A message without an RDMAP header may have any length and number of segments. Any other has a
-// fixed length and one segment. [RDMAP-7.2-6] [RDMAPX-8.2-1] [I-47]
+// fixed length and a single segment. [RDMAP-7.2-6] [RDMAPX-8.2-1] [I-47]
 func TestMessageLengths(t *testing.T) {
 	for o := range Opcode(opcodeMask + 1) {
 		if !o.Assigned() || o.Tagged() || o == TerminateOp {
@@ -112,8 +112,8 @@ func TestNoSuchOpcode(t *testing.T) {
 	}
 }
 
-// A Terminate counts as swapped only if it has a meaning after swapping. In addition, it must have
-// no meaning before swapping, or all its HdrCt bits must be at the wrong end. [I-40]
+// A Terminate counts as swapped only with a meaning after swapping. In addition, it must have no
+// meaning before swapping, or all HdrCt bits must be at the wrong end. [I-40]
 func TestSwappedOrNot(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

@@ -13,9 +13,8 @@ type ImmediateData [ImmediateLen]byte
 // Append appends the ImmediateLen bytes of d to b.
 func (d ImmediateData) Append(b []byte) []byte { return append(b, d[:]...) }
 
-// ParseImmediate decodes the body at the front of b and reports its length. The
-// error is io.ErrUnexpectedEOF if b is short; a receiver must refuse a body that
-// is longer, see [CheckUntagged].
+// ParseImmediate decodes the body at the front of b and reports its length. The error is
+// io.ErrUnexpectedEOF if b is short; a receiver must refuse a longer body, see [CheckUntagged].
 func ParseImmediate(b []byte) (d ImmediateData, n int, err error) {
 	if len(b) < ImmediateLen {
 		return ImmediateData{}, 0, io.ErrUnexpectedEOF

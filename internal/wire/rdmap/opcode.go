@@ -71,7 +71,7 @@ var messages = [opcodeMask + 1]struct {
 	AtomicResponseOp: {name: "Atomic Response", qn: QueueAtomicResponse, header: AtomicResponseLen, extension: true},
 }
 
-// String returns the name of the message. For an unassigned opcode it returns the number in
+// String returns the name of the message. For an unassigned opcode String returns the number in
 // hexadecimal.
 func (o Opcode) String() string {
 	if o.Assigned() {
@@ -94,7 +94,7 @@ func (o Opcode) Queue() uint32 {
 	return messages[o].qn
 }
 
-// IsSend reports whether o is one of the four Send types. [RDMAP-5.3-8]
+// IsSend reports whether o is a Send type. There are four. [RDMAP-5.3-8]
 func (o Opcode) IsSend() bool { return o >= Send && o <= SendSEInvalidate }
 
 // IsImmediate reports whether o carries Immediate Data.
@@ -108,7 +108,7 @@ func (o Opcode) Invalidates() bool { return o <= opcodeMask && messages[o].inval
 // [RDMAP-5.3-6]
 func (o Opcode) Solicited() bool { return o <= opcodeMask && messages[o].solicited }
 
-// Extension reports whether the message is one of RFC 7306.
+// Extension reports whether the message is of RFC 7306.
 func (o Opcode) Extension() bool { return o <= opcodeMask && messages[o].extension }
 
 // Control returns the RDMAP control octet of the message: the first octet of
@@ -132,7 +132,7 @@ func (o Opcode) TaggedHeader(stag uint32, to uint64, last bool) ddp.Tagged {
 }
 
 // UntaggedHeader returns the DDP header of a segment of an Untagged message. The two Send types
-// that name an STag use invalidate. In all other messages the field is sent as zero and ignored on
+// with an STag use invalidate. In all other messages the field is sent as zero and ignored on
 // receipt. [RDMAP-4.1-3] [RDMAP-4.1-9] [RDMAP-4.1-10] [RDMAPX-4.1-3]
 func (o Opcode) UntaggedHeader(msn ddp.MSN, mo uint32, last bool, invalidate uint32) ddp.Untagged {
 	h := ddp.Untagged{Last: last, QN: o.Queue(), MSN: msn, MO: mo}

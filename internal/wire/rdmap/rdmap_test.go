@@ -124,8 +124,8 @@ func TestRDMAP_4_4(t *testing.T) {
 	}
 }
 
-// TestRDMAPX_4 checks the headers of RFC 7306. The expected bytes were written by hand from its
-// figures. [RDMAPX-4-1] [RDMAPX-4-2] [RDMAPX-5.2.1-1] [RDMAPX-5.2.1-3] [RDMAPX-5.2.1-5]
+// TestRDMAPX_4 checks the headers of RFC 7306. The expected bytes were written by hand from the
+// RFC's figures. [RDMAPX-4-1] [RDMAPX-4-2] [RDMAPX-5.2.1-1] [RDMAPX-5.2.1-3] [RDMAPX-5.2.1-5]
 // [RDMAPX-6.3-5]
 func TestRDMAPX_4(t *testing.T) {
 	for _, v := range []struct {
@@ -175,7 +175,8 @@ func TestRDMAPX_4(t *testing.T) {
 	}
 }
 
-// slowMaskedAdd is the loop of RFC 7306: it adds bit by bit, and a mask bit stops the carry.
+// slowMaskedAdd is the loop of RFC 7306: an addition bit by bit, with the carry stopped by a mask
+// bit.
 func slowMaskedAdd(a, b, mask uint64) (sum uint64) {
 	carry := uint64(0)
 	for i := range 64 {
@@ -226,7 +227,7 @@ func TestRDMAPX_5_1(t *testing.T) {
 	}
 }
 
-// TestErrorTables checks the errors against Figure 9 of RFC 5040 and its registries. [RDMAP-4.8-3]
+// TestErrorTables checks the errors against Figure 9 and the registries of RFC 5040. [RDMAP-4.8-3]
 // [DDP-7.2-1] [MPA2-8-2]
 func TestErrorTables(t *testing.T) {
 	want := map[[3]uint8]string{
@@ -288,10 +289,9 @@ func writeULPDU() []byte {
 	return append(Write.TaggedHeader(1, 2, true).Append(nil), "payload"...)
 }
 
-// TestRDMAP_4_8 checks Figure 10: which headers go with which error, and the
-// lengths that result. [RDMAP-4.8-1] [RDMAP-4.8-2] [RDMAP-4.8-4] [RDMAP-4.8-5]
-// [RDMAP-4.8-6] [RDMAP-4.8-7] [RDMAP-4.8-8] [RDMAP-4.8-9] [RDMAP-4.8-10] [RDMAP-4.8-11]
-// [RDMAPX-8.1-2] [I-39]
+// TestRDMAP_4_8 checks Figure 10: the headers of each error, and the resulting lengths.
+// [RDMAP-4.8-1] [RDMAP-4.8-2] [RDMAP-4.8-4] [RDMAP-4.8-5] [RDMAP-4.8-6] [RDMAP-4.8-7] [RDMAP-4.8-8]
+// [RDMAP-4.8-9] [RDMAP-4.8-10] [RDMAP-4.8-11] [RDMAPX-8.1-2] [I-39]
 func TestRDMAP_4_8(t *testing.T) {
 	atomic := AtomicRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil)
 	atomic = NewFetchAdd(1, 1, 1, 0).Append(atomic)
@@ -367,8 +367,8 @@ func reservedSet(b []byte) []byte {
 	return b
 }
 
-// TestSwapped: Swapped corrects swapped Terminates captured from Linux. No Terminate of this
-// package looks swapped. [I-40]
+// TestSwapped: Swapped corrects swapped Terminates captured from Linux. No Terminate of the package
+// looks swapped. [I-40]
 func TestSwapped(t *testing.T) {
 	for _, c := range []struct {
 		hex  string

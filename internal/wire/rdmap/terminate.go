@@ -43,7 +43,7 @@ type Terminate struct {
 	Length bool   // M: SegLen is valid [RDMAP-4.8-6]
 	SegLen uint16 // length of the segment in error in bytes, including headers
 	// DDP and RDMAP are the headers of the segment in error. An empty header is absent on the wire,
-	// and its bit D or R is clear.
+	// and the bit D or R is clear.
 	DDP   []byte // TaggedLen or UntaggedLen bytes [RDMAP-4.8-8]
 	RDMAP []byte // ReadRequestLen bytes; only for a Read Request [RDMAP-4.8-10] [RDMAP-4.8-11]
 	// flags is octet 2 as received.
@@ -81,9 +81,8 @@ func (t Terminate) Append(b []byte) []byte {
 // ParseTerminate decodes the header in b. DDP and RDMAP alias b. The error is io.ErrUnexpectedEOF
 // if b is shorter than the control field.
 //
-// Everything after the control field is optional. An announced header that is missing counts as
-// absent, because some peers announce more than they send. Reserved bits are ignored. [I-40]
-// [RDMAP-4.8-5]
+// Everything after the control field is optional. A missing announced header counts as absent,
+// because some peers announce more than they send. Reserved bits are ignored. [I-40] [RDMAP-4.8-5]
 func ParseTerminate(b []byte) (t Terminate, n int, err error) {
 	if len(b) < TerminateLen {
 		return Terminate{}, 0, io.ErrUnexpectedEOF
@@ -120,9 +119,9 @@ func (t Terminate) Text() string {
 }
 
 // Swapped returns the message with layer and error type exchanged and the HdrCt bits at the other
-// end of their octet. Linux's software iWARP sends this swapped form on little-endian machines. ok
-// reports whether the message looks swapped: it has no meaning unswapped, or its only HdrCt bits
-// are at the wrong end. The result is a guess, for display only. [I-40]
+// end of their octet. Linux's software iWARP sends the swapped form on little-endian machines. ok
+// reports whether the message looks swapped: without a meaning unswapped, or with all HdrCt bits at
+// the wrong end. The result is a guess, for display only. [I-40]
 func (t Terminate) Swapped() (s Terminate, ok bool) {
 	s = t
 	s.Layer, s.Type = Layer(t.Type), uint8(t.Layer)
@@ -143,8 +142,8 @@ func (t Terminate) LogValue() slog.Value {
 	)
 }
 
-// The functions below build Terminates. The table shows which headers go with which error, as in
-// Figure 10 of RFC 5040. [RDMAP-4.8-4] [I-39]
+// The functions below build Terminates. The table shows the headers for each error, as in Figure 10
+// of RFC 5040. [RDMAP-4.8-4] [I-39]
 //
 //	found by   error                      M, D   R
 //	any        local catastrophic         no     no
@@ -154,9 +153,9 @@ func (t Terminate) LogValue() slog.Value {
 //	DDP        tagged, untagged           yes    no; nothing if the version is wrong
 //	MPA        all                        no     no
 
-// TerminateRDMAP returns the Terminate for a fault that RDMAP has found. ulpdu is the segment of
-// the message in error: its DDP header with the bytes that follow. A nil ulpdu means that no
-// incoming message caused the error. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
+// TerminateRDMAP returns the Terminate for a fault found by RDMAP. ulpdu is the segment of the
+// message in error: the DDP header with the following bytes. ulpdu is nil if no incoming message
+// caused the error. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
 func TerminateRDMAP(f Fault, ulpdu []byte) Terminate {
 	t := Terminate{Layer: LayerRDMAP}
 	t.Type, t.Code = f.Code()
@@ -173,8 +172,7 @@ func TerminateRDMAP(f Fault, ulpdu []byte) Terminate {
 	return t
 }
 
-// TerminateDDP returns the Terminate for a fault that DDP has found in the segment ulpdu.
-// [RDMAP-3.1-4]
+// TerminateDDP returns the Terminate for a fault found by DDP in the segment ulpdu. [RDMAP-3.1-4]
 func TerminateDDP(f ddp.Fault, ulpdu []byte) Terminate {
 	typ, code := f.Code()
 	t := Terminate{Layer: LayerDDP, Type: uint8(typ), Code: code}

@@ -57,7 +57,7 @@ var messages = [256]struct {
 	payload bool     // ULP bytes may follow [SDP-6.3.1-4] [SDP-6.3.1-2] [SDP-6.3.2-2]
 
 	// solicited selects Send with Solicited Event. For Data, Solicited also checks the flags,
-	// because urgent Data needs it. [SDP-14.2-1]
+	// because urgent Data needs the event. [SDP-14.2-1]
 	solicited bool
 }{
 	HelloMID:        {name: "Hello", ext: helloHeader},
@@ -80,7 +80,7 @@ var messages = [256]struct {
 	Data:            {name: "Data", payload: true},
 }
 
-// String returns the draft's name of the type. For an unassigned value it returns the number in
+// String returns the draft's name of the type. For an unassigned value String returns the number in
 // hexadecimal.
 func (m MID) String() string {
 	if s := messages[m].name; s != "" {
@@ -93,8 +93,8 @@ func (m MID) String() string {
 // sent. [SDP-6.1.1-3]
 func (m MID) Reserved() bool { return m >= 0x0F && m <= 0x3F || m >= 0x80 && m <= 0xFC }
 
-// Experimental reports whether m is in the range for experiments. This package assigns no meaning
-// to these values, and receiving one is an error. [SDP-6.1.1-4] [D-76]
+// Experimental reports whether m is in the range for experiments. The package assigns no meaning to
+// experimental values, and receiving such a value is an error. [SDP-6.1.1-4] [D-76]
 func (m MID) Experimental() bool { return m >= 0x40 && m <= 0x7F }
 
 // HeaderLen returns the length in bytes of the BSDH and the extended header of m, or 0 if m is not

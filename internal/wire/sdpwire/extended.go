@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// An extended identifies the header that follows the BSDH. Its methods return the header's length,
-// and encode, decode and print its fields.
+// An extended identifies the header after the BSDH. The methods return the header's length, and
+// encode, decode and print the fields.
 type extended uint8
 
 const (
@@ -94,7 +94,7 @@ func (e extended) parse(m *Message, x []byte, l Layout) error {
 	return nil
 }
 
-// string returns the fields of the header for String, each with a space before it.
+// string returns the fields of the header for String, each after a space.
 func (e extended) string(m *Message) string {
 	switch e {
 	case srcHeader:

@@ -44,9 +44,9 @@ func (h Hello) Append(b []byte, l Layout) []byte {
 }
 
 // ParseHello decodes a Hello at the front of b and reports its length. MSeq, MSeqAck [SDP-6.2.1-4]
-// and reserved bits [SDP-6.2.1.8-2] are ignored, and so are Flags: DetectLayout refuses a Hello with
-// Flags. [D-07] The caller must check whether the values are acceptable. The error is
-// io.ErrUnexpectedEOF if b is short, ErrMID or ErrLen if the BSDH is not that of a Hello.
+// and reserved bits [SDP-6.2.1.8-2] are ignored, and so are Flags: DetectLayout refuses a Hello
+// with Flags. [D-07] The caller must check whether the values are acceptable. The error is
+// io.ErrUnexpectedEOF if b is short, ErrMID or ErrLen if the BSDH does not belong to a Hello.
 func ParseHello(b []byte, l Layout) (h Hello, n int, err error) {
 	bs, err := parseBSDH(b, l)
 	switch {

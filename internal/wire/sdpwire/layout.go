@@ -5,7 +5,7 @@ import "fmt"
 // A Layout is an interpretation of the draft's header figures. [D-01]
 //
 // The Figure layout follows the usual convention of the IETF: the leftmost bit of a row is the
-// first on the wire. The IBTA layout mirrors every 32-bit row, which gives exactly the InfiniBand
+// first on the wire. The IBTA layout mirrors every 32-bit row; the result is exactly the InfiniBand
 // SDP headers.
 //
 //	            byte 0      1      2      3
@@ -30,9 +30,9 @@ func (l Layout) String() string {
 }
 
 // DetectLayout returns the layout of the Hello or HelloAck at the front of b; ok is false if b is
-// neither. It reads four bytes. In these two messages Flags is zero and Bufs is not, which
-// distinguishes the layouts. [D-01] One HelloAck is ambiguous (MID 1 against the low byte of Bufs),
-// but the side that receives it already knows the layout.
+// neither. It reads four bytes. In both messages Flags is zero and Bufs is not, so the layouts are
+// distinct. [D-01] A single HelloAck is ambiguous (MID 1 against the low byte of Bufs), but the
+// receiving side already knows the layout.
 func DetectLayout(b []byte) (l Layout, ok bool) {
 	if len(b) < 4 {
 		return 0, false

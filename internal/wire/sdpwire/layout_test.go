@@ -2,8 +2,8 @@ package sdpwire
 
 import "testing"
 
-// TestLayoutOfFourBytes checks that four bytes determine the layout. Flags is zero in the right
-// layout, and not zero if the bytes are read in the other layout. [D-01]
+// TestLayoutOfFourBytes: four bytes determine the layout. Flags is zero in the right layout, and
+// not zero if the bytes are read in the other layout. [D-01]
 func TestLayoutOfFourBytes(t *testing.T) {
 	for _, tc := range []struct {
 		b    []byte

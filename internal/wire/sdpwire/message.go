@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// These are errors of Parse, ParseHello and ParseHelloAck. For input that is too short for a BSDH,
-// or for a Hello or HelloAck, these functions return io.ErrUnexpectedEOF.
+// These are errors of Parse, ParseHello and ParseHelloAck. For input too short for a BSDH, or for a
+// Hello or HelloAck, all three functions return io.ErrUnexpectedEOF.
 var (
 	ErrMID   = errors.New("sdpwire: unknown or unexpected message type")
 	ErrLen   = errors.New("sdpwire: Len does not match the message")
@@ -26,7 +26,7 @@ const (
 	Pipelined Mode = 2 // PIPE_MODE
 )
 
-// String returns the name of the mode, or the number of an unknown one.
+// String returns the name of the mode, or the number of an unknown mode.
 func (m Mode) String() string {
 	switch m {
 	case Buffered:
@@ -61,21 +61,21 @@ type Message struct {
 // PayloadLen returns the length of the ULP payload: Len without the headers.
 func (m *Message) PayloadLen() int { return int(m.Len) - m.MID.HeaderLen() }
 
-// Append appends the headers of m in layout l: the BSDH, and right after it the extended header, so
-// that payload can follow directly. [SDP-6-1] [SDP-6-2] [SDP-6-3] All reserved bits are zero.
+// Append appends the headers of m in layout l: the BSDH, and next the extended header, so that
+// payload can follow directly. [SDP-6-1] [SDP-6-2] [SDP-6-3] All reserved bits are zero.
 // [SDP-6.3.8.3-1] Len is not computed: the caller sets it.
 func (m *Message) Append(b []byte, l Layout) []byte {
 	b = bsdh{mid: m.MID, flags: m.Flags, bufs: m.Bufs, len: m.Len, seq: m.MSeq, ack: m.MSeqAck}.append(b, l)
 	return messages[m.MID].ext.append(b, m, l)
 }
 
-// Parse decodes the message b; its payload begins at n. It keeps no reference to b and allocates
+// Parse decodes the message b; the payload begins at n. Parse keeps no reference to b and allocates
 // nothing. The errors are
 //
 //   - io.ErrUnexpectedEOF if b is shorter than a BSDH,
 //   - ErrMID for an unassigned type, and for Hello and HelloAck, which must not occur on a running
 //     connection [D-75],
-//   - ErrLen if Len is not len(b) [SDP-6.1.4-1], if b is shorter than its headers, or if bytes
+//   - ErrLen if Len is not len(b) [SDP-6.1.4-1], if b is shorter than the headers, or if bytes
 //     follow a type without payload,
 //   - ErrSize for an advertisement of zero bytes or of more than MaxSize bytes [SDP-6.3.2.1-2]
 //     [SDP-6.3.3.1-2],
@@ -83,7 +83,7 @@ func (m *Message) Append(b []byte, l Layout) []byte {
 //   - ErrFlags for OOB_PRES on a message without an urgent byte [D-28].
 func Parse(b []byte, l Layout) (m Message, n int, err error) { return ParseHead(b, len(b), l) }
 
-// ParseHead is Parse for a message of total bytes of which b holds at least the headers.
+// ParseHead is Parse for a message of total bytes; b holds at least the headers.
 func ParseHead(b []byte, total int, l Layout) (m Message, n int, err error) {
 	h, err := parseBSDH(b, l)
 	if err != nil {
@@ -109,8 +109,8 @@ func ParseHead(b []byte, total int, l Layout) (m Message, n int, err error) {
 	return m, n, nil
 }
 
-// String returns the message in one line, for ladders and test failures. The key part of an STag is
-// left out.
+// String returns the message in a single line, for ladders and test failures. The key part of an
+// STag is left out.
 func (m *Message) String() string {
 	s := fmt.Sprintf("%v seq=%d ack=%d bufs=%d", m.MID, m.MSeq, m.MSeqAck, m.Bufs)
 	if m.Flags != 0 {
@@ -123,8 +123,7 @@ func (m *Message) String() string {
 	return s
 }
 
-// LogValue returns the fields as attributes. An STag appears without its low byte, which is the key
-// part.
+// LogValue returns the fields as attributes. An STag appears without the low byte, the key part.
 func (m *Message) LogValue() slog.Value {
 	a := make([]slog.Attr, 0, 10)
 	a = append(a, slog.String("mid", m.MID.String()), slog.Uint64("mseq", uint64(m.MSeq)),

@@ -159,8 +159,7 @@ func TestSDP_6_2_Hello(t *testing.T) {
 	}
 }
 
-// TestSDP_6_2_HelloIgnored checks that the numbers and reserved bits of a Hello and of a HelloAck
-// are ignored.
+// TestSDP_6_2_HelloIgnored: the numbers and reserved bits of a Hello and of a HelloAck are ignored.
 func TestSDP_6_2_HelloIgnored(t *testing.T) {
 	for _, l := range []Layout{Figure, IBTA} {
 		h := Hello{Bufs: 64, MajV: 1, MinV: 1, MaxAdverts: 16, DesRemRcvSz: 1, LocalRcvSz: 2, LocIRD: 3, LocORD: 4}

@@ -1,12 +1,12 @@
 package vitcpwire
 
-// Attributes are the properties of a VI that its provider announces when it establishes a
-// connection. [VIT-3.2-2] [V-05]
+// Attributes are the properties of a VI announced by the provider during connection set-up.
+// [VIT-3.2-2] [V-05]
 type Attributes uint16
 
 // These are the attribute bits. Reliable alone means Reliable Reception, because the draft merges
-// the two reliable levels. ReliableDelivery is an extension that distinguishes the levels between
-// peers that support it. [V-10]
+// the two reliable levels. ReliableDelivery is an extension. It distinguishes the levels between
+// peers with the extension. [V-10]
 const (
 	Reliable         Attributes = 0x0001
 	RDMAWrite        Attributes = 0x0002 // the peer may write into this side's memory

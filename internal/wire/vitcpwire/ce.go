@@ -8,11 +8,11 @@ import (
 	"log/slog"
 )
 
-// CELen is the length in bytes of the fixed part of a CE header. Security information follows it in
+// CELen is the length in bytes of the fixed part of a CE header. Security information follows in
 // the segment. [VIT-3.2-1] [V-04]
 const CELen = 44
 
-// MaxDiscriminator is the maximum length of a discriminator in bytes. It is the size of its field
+// MaxDiscriminator is the maximum length of a discriminator in bytes. It is the size of the field
 // in the header. [V-04]
 const MaxDiscriminator = 16
 
@@ -20,11 +20,11 @@ const MaxDiscriminator = 16
 // single segment of a connect message. [V-06]
 const MaxSecurity = MaxSegment - HeaderLen - CELen
 
-// ErrDiscriminator means that the length of a discriminator exceeds MaxDiscriminator. A request
-// with such a length matches no VI. [V-04]
+// ErrDiscriminator reports a discriminator longer than MaxDiscriminator. A request with such a
+// discriminator matches no VI. [V-04]
 var ErrDiscriminator = errors.New("vitcpwire: discriminator longer than 16 bytes")
 
-// A Discriminator distinguishes the VI applications of one host. Two values are equal (==) if their
+// A Discriminator distinguishes the VI applications of a host. Two values are equal (==) if their
 // lengths and bytes are equal. Padding is ignored. [VIT-3.2-3] [V-04]
 type Discriminator struct {
 	n uint8
@@ -68,7 +68,7 @@ func sign(v int) int {
 	return 0
 }
 
-// String returns d as quoted text if it is printable ASCII, and in hexadecimal otherwise.
+// String returns d as quoted text if printable ASCII, and in hexadecimal otherwise.
 func (d Discriminator) String() string {
 	for _, c := range d.b[:d.n] {
 		if c < 0x20 || c > 0x7e {
@@ -78,8 +78,8 @@ func (d Discriminator) String() string {
 	return fmt.Sprintf("%q", d.b[:d.n])
 }
 
-// A CE is the header of a message that establishes a connection. "Calling" always means the sender:
-// a Connect Accept has the acceptor's own attributes and window in the calling fields. [VIT 3.2]
+// A CE is the header of a message of connection set-up. "Calling" always means the sender: a
+// Connect Accept has the acceptor's own attributes and window in the calling fields. [VIT 3.2]
 // [V-16]
 type CE struct {
 	Attributes Attributes

@@ -2,14 +2,14 @@ package vitcpwire
 
 import "errors"
 
-// Version is the value of the version field. It is not zero, so that zeroed memory does not look
-// like a segment. [V-01] [VIT-3.1-2]
+// Version is the value of the version field. Version is not zero, so that zeroed memory does not
+// look like a segment. [V-01] [VIT-3.1-2]
 const Version = 1
 
 // Port is the default TCP port of VI/TCP. No port was ever assigned.
 const Port = 3936
 
-// These are errors of the parsers in this package. For input that is too short the parsers return
+// These are errors of the package's parsers. For short input the parsers return
 // io.ErrUnexpectedEOF.
 var (
 	ErrVersion = errors.New("vitcpwire: unknown version")
@@ -17,12 +17,12 @@ var (
 	ErrLength  = errors.New("vitcpwire: segment length shorter than its headers")
 )
 
-// A Dialect defines the numbers and choices that the draft leaves open, because another
-// implementation may use different ones. The zero value is this project's dialect. Any other value
-// must be configured at both ends.
+// A Dialect defines the numbers and choices the draft leaves open, because another implementation
+// may use different values. The zero value is the project's dialect. Any other value must be
+// configured at both ends.
 type Dialect struct {
 	// TypeOffset is added to the number of each of the draft's nine types on the wire. It is 1 for
-	// a peer that counts types from one. The maximum is 22, so that no type collides with the
+	// a peer whose types are counted from 1. The maximum is 22, so that no type collides with the
 	// Disconnect extension. [V-02]
 	TypeOffset uint8
 
@@ -64,6 +64,6 @@ func (d Dialect) HeaderLen(t Type) int {
 	return HeaderLen
 }
 
-// MaxPayload returns the largest payload in bytes of a segment of type t. It is limited by the
-// Segment Length, which has 16 bits and includes the headers. [V-07] [VIT-3.1-7]
+// MaxPayload returns the largest payload in bytes of a segment of type t. The limit is the Segment
+// Length, of 16 bits and including the headers. [V-07] [VIT-3.1-7]
 func (d Dialect) MaxPayload(t Type) int { return MaxSegment - d.HeaderLen(t) }

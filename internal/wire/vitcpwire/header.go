@@ -15,8 +15,8 @@ const HeaderLen = 24
 // MaxSegment is the maximum length of a segment in bytes, including headers. [VIT-3.1-7]
 const MaxSegment = 65535
 
-// A Header is the segment header, which starts every segment. Multi-byte
-// fields are big-endian. [VIT 3.1] [VIT-3-1] [VIT-3-2]
+// A Header is the segment header at the start of every segment. Multi-byte fields are big-endian.
+// [VIT 3.1] [VIT-3-1] [VIT-3-2]
 //
 //	 0               1               2               3
 //	+---------------+---------+-----+-------------------------------+

@@ -1,7 +1,7 @@
 package vitcpwire
 
-// A Number is a message number. Numbers rise by one and wrap at 2^32. They are compared in serial
-// arithmetic: if two numbers are less than 2^31 apart, the later one counts as greater.
+// A Number is a message number. Numbers rise by 1 and wrap at 2^32. They are compared in serial
+// arithmetic: if two numbers are less than 2^31 apart, the later number counts as greater.
 // [VIT-3.1-10] [V-37]
 type Number uint32
 
@@ -18,8 +18,7 @@ func (n Number) Sub(m Number) int { return int(int32(n - m)) }
 // [VIT-3.1-16] [V-20]
 type Count uint16
 
-// Less reports whether c is the earlier of two counts that are less than
-// 2^15 apart.
+// Less reports whether c is the earlier of two counts less than 2^15 apart.
 func (c Count) Less(d Count) bool { return int16(c-d) < 0 }
 
 // Add returns the count after k more descriptors.

@@ -38,7 +38,7 @@ func ParseRDMA(b []byte) (r RDMA, n int, err error) {
 	}, RDMALen, nil
 }
 
-// String describes r in one line. The handle is a key, so only its low byte is shown.
+// String describes r in one line. The handle is a key, so only the low byte is shown.
 func (r RDMA) String() string {
 	return fmt.Sprintf("address=%#x handle=..%02x length=%d", r.Address, uint8(r.Handle), r.Length)
 }

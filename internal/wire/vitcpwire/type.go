@@ -2,8 +2,8 @@ package vitcpwire
 
 import "fmt"
 
-// A Type is the type of a message. Every segment of a message carries it, in five bits. [VIT 3.1]
-// [VIT-3.1-3]
+// A Type is the type of a message. Every segment of a message carries the type, in five bits. [VIT
+// 3.1] [VIT-3.1-3]
 type Type uint8
 
 // These are the nine message types of the draft, in the draft's order, and one extension. [V-02]
@@ -18,12 +18,13 @@ const (
 	ConnectReject  Type = 7
 	ConnectNoMatch Type = 8
 
-	// Disconnect announces an orderly end. It is not in the draft and is sent only to a peer that
-	// has announced support for it. [V-17]
+	// Disconnect announces an orderly end. It is not in the draft and is sent only to a peer with
+	// announced support. [V-17]
 	Disconnect Type = 31
 )
 
-// draftTypes is the number of types in the draft. A [Dialect] may shift the numbers of these types.
+// draftTypes is the number of types in the draft. A [Dialect] may shift the numbers of the draft's
+// types.
 const draftTypes = 9
 
 // messages has a row for each type.
@@ -44,7 +45,8 @@ var messages = [32]struct {
 	Disconnect:     {name: "Disconnect"},
 }
 
-// String returns the draft's name of t. For an unknown type it returns the number in hexadecimal.
+// String returns the draft's name of t. For an unknown type String returns the number in
+// hexadecimal.
 func (t Type) String() string {
 	if t.Known() {
 		return messages[t].name
@@ -52,26 +54,26 @@ func (t Type) String() string {
 	return fmt.Sprintf("Type(%#x)", uint8(t))
 }
 
-// Known reports whether t is one of the constants above.
+// Known reports whether t is among the constants above.
 func (t Type) Known() bool { return int(t) < len(messages) && messages[t].name != "" }
 
-// HasCE reports whether segments of type t carry a CE header. The types that establish a connection
-// do. Connect Reject and Connect No Match do too, although the requester remembers its request,
-// because they belong to connection establishment. [VIT-3-4]
+// HasCE reports whether segments of type t carry a CE header. The types for connection set-up do.
+// Connect Reject and Connect No Match do too, although the requester remembers the request, because
+// they belong to connection establishment. [VIT-3-4]
 func (t Type) HasCE() bool { return int(t) < len(messages) && messages[t].ce }
 
-// HasRDMA reports whether segments of type t carry an RDMA header. For a Read Response it depends
-// on the [Dialect]. [VIT-3-3] [V-23]
+// HasRDMA reports whether segments of type t carry an RDMA header. For a Read Response the
+// [Dialect] decides. [VIT-3-3] [V-23]
 func (t Type) HasRDMA() bool { return int(t) < len(messages) && messages[t].rdma }
 
-// Numbered reports whether each message of type t takes the next message number of its sender. A
-// Read Response has the number of its request, and a NOP repeats the last number. [V-11] [V-37]
+// Numbered reports whether each message of type t takes the sender's next message number. A Read
+// Response has the number of its request, and a NOP repeats the last number. [V-11] [V-37]
 func (t Type) Numbered() bool { return int(t) < len(messages) && messages[t].numbered }
 
 // Flags are the three flag bits next to the type. [VIT 3.1] [V-03]
 type Flags uint8
 
-// The draft numbers these flags from 1, and bit 1 is taken as the lowest bit. [V-03]
+// The draft numbers the flags from 1, and bit 1 is taken as the lowest bit. [V-03]
 const (
 	ImmediateValid Flags = 0x01 // the Immediate field holds the consumer's value [VIT-3.1-4]
 	EndOfMessage   Flags = 0x02 // the segment is the last of its message [VIT-3.1-5]
