@@ -61,8 +61,8 @@ func requests(s *sim, all []sent, i int) (n int) {
 	return n
 }
 
-// TestFCVI_5_3_4 checks exchanges that never occur between two machines of package fcvi. Port b has
-// the higher name and wins.
+// TestFCVI_5_3_4 injects responses that the state machine of package fcvi never sends in that state.
+// Port b has the higher name, so its request wins.
 func TestFCVI_5_3_4(t *testing.T) {
 	t.Run("FCVI-5.3.4-5", func(t *testing.T) { // a winner that is told to yield repeats its request
 		s := newSim(t, simConfig{seed: 1, order: true})

@@ -11,9 +11,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// longMin is the least number of missing payload bytes for beginning a segment before the segment
-// has arrived completely. With fewer missing bytes, waiting for the rest in the staging buffer is
-// cheaper.
+// longMin is the threshold for beginning a segment before all of it has arrived: at least longMin
+// payload bytes must be missing. For fewer bytes, waiting for them in the staging buffer is cheaper.
 const longMin = 8 << 10
 
 // A messageType holds the steps for segments of an opcode. The steps are the same for staged

@@ -96,8 +96,8 @@ func (r *Registry) Len() int {
 	return len(r.m)
 }
 
-// Replace replaces all mappings by the mappings of other, at once. If a conventional address has
-// several targets, their turn continues. other must not be used afterwards.
+// Replace replaces all mappings by the mappings of other, in one step. An address present in both
+// keeps its position in the rotation over its targets. other must not be used afterwards.
 func (r *Registry) Replace(other *Registry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -136,7 +136,7 @@ type addrString string
 func (addrString) Network() string  { return "sdp" }
 func (a addrString) String() string { return string(a) }
 
-// dialSDP connects to an SDP address. why and mapped are for the Path.
+// dialSDP connects to an SDP address. why and mapped become fields of the connection's Path.
 func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address string, opt Options, why string, mapped bool) (*Conn, error) {
 	nc, err := dialTCP(ctx, &nd, network, address, &opt)
 	if err != nil {

@@ -72,7 +72,7 @@ func TestStreamFullSegments(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			buf := make([]byte, 256<<10) // used again for each read, as in a program that copies
+			buf := make([]byte, 256<<10) // reused for every Write, as by io.Copy
 			for rest := data; len(rest) > 0; {
 				n := 1 + rnd.IntN(len(buf))
 				if rnd.IntN(2) == 0 {

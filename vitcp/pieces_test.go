@@ -14,9 +14,9 @@ import (
 	"viaduct/vi"
 )
 
-// Two ends with credits are compared with a simple model. One side may send as many messages as the
-// other has posted and advertised, less those already sent, whatever is in flight. [VIT-2.2.1-2]
-// [VIT-3.1-16] [VIT-3.1-17] [V-20]
+// A simple model checks the credits of two ends. The sender's credits are the descriptors advertised
+// by the last count received, less the messages already sent, whatever counts and messages are in
+// flight. [VIT-2.2.1-2] [VIT-3.1-16] [VIT-3.1-17] [V-20]
 func TestVIT_3_1_Credits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var snd sendCredits

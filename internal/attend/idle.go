@@ -49,7 +49,7 @@ func (i *idleness) list(a *Attention, begins bool) {
 	}
 }
 
-// busy counts an arrival read by a consumer.
+// busy makes the next sweep find the connection busy, because a consumer has read an arrival.
 func (i *idleness) busy() {
 	if n := i.arrivals.Load(); n-i.swept.Load() <= few {
 		i.arrivals.Add(few + 1)

@@ -142,8 +142,8 @@ type player struct {
 	done   int
 }
 
-// meet exchanges the queue pairs of both sides, as client or as server. It posts the first receive
-// before the peer can send.
+// meet exchanges the endpoints of the queue pairs with the guest, as TCP client or server, and
+// connects the local queue pair unless it is UD. It posts the first receive before the peer can send.
 func (p *player) meet(dev *roce.Device, g *guest, guestStarts func()) error {
 	if p.transport == roce.UD {
 		p.prefix = 40

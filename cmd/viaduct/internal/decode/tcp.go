@@ -484,8 +484,8 @@ type parser interface {
 	// captured. frame returns the number of bytes used: total, or at least 1 if the length cannot
 	// be right.
 	frame(h *half, b []byte, total, filled int) int
-	// find returns where in b a frame begins. If ok is false, there is none, and none begins before
-	// at. If end is set, no bytes follow b.
+	// find returns where in b the first recognised frame begins. If ok is false, no frame is
+	// recognised yet, and the bytes before at can be skipped. If end is set, no bytes follow b.
 	find(h *half, b []byte, end bool) (at int, ok bool)
 	// forget discards uncertain state after missing or wrong bytes in a direction.
 	forget(h *half)

@@ -17,7 +17,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// patience bounds waits for certain events, even on a busy machine.
+// patience bounds waits for events that must happen, even on a busy machine.
 const patience = 30 * time.Second
 
 // connectedPair returns a connected queue pair and the peer.

@@ -52,7 +52,7 @@ func free(entry []byte) {
 // program rings only if the entry is free.
 type sendRing struct {
 	ring
-	held bool // the entry before at is taken, and still valid
+	held bool // entry at-1 was taken, but is still marked valid
 }
 
 // take copies the next entry. It returns false if there is none.
