@@ -87,7 +87,7 @@ func (c *child) listening(ctx context.Context, n int) ([]string, error) {
 	return urls, nil
 }
 
-// stop sends the child SIGTERM, waits for the end, and kills the child after 10 s.
+// stop sends the child SIGTERM and waits for the end of the child. It kills the child after 10 s.
 func (c *child) stop() {
 	c.cmd.Process.Signal(syscall.SIGTERM)
 	for {

@@ -430,7 +430,7 @@ which keys such as tls-key name.`,
 	return c
 }
 
-// printMistakes prints the mistakes in a configuration file, or reports a file without mistakes.
+// printMistakes prints the mistakes in a configuration file, or that there are none.
 func printMistakes(e *shell.Env, file string, wrong []mistake) error {
 	if e.JSON {
 		type entry struct {

@@ -131,7 +131,7 @@ tshark -o tcp.try_heuristic_first:TRUE -r x.pcapng -Y iwarp_sdp.mode`,
 	}
 }
 
-// addExamples sets the examples of c and of all commands below. A command with only subcommands
+// addExamples sets the examples of c and of all commands below c. A command with only subcommands
 // gets the examples of the subcommands.
 func addExamples(c *cobra.Command, of map[string]string) {
 	var below []string

@@ -195,7 +195,7 @@ func getDirect(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, ou
 	return r.print(e)
 }
 
-// getFile fetches into a file that gets the final name on completion.
+// getFile fetches into a file that gets the final name once complete.
 func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, resume bool, r *transferResult) error {
 	part := out + ".part"
 	f, err := openPart(out, part, resume)

@@ -84,8 +84,8 @@ func (h *handoverConn) greet() error {
 	return h.c.SetReadDeadline(time.Time{})
 }
 
-// giveAway passes listeners and connections to the process at the other end, after the greeting. It
-// returns the number of passed pairs.
+// giveAway passes listeners and connections to the process at the other end, after that process's
+// greeting. It returns the number of passed pairs.
 func (p *proxy) giveAway(ctx context.Context, h *handoverConn) (moved int, err error) {
 	p.settle()
 	var urls handoverListeners

@@ -51,7 +51,7 @@ func (d *nvmeDisks) add() error {
 
 // reload makes the served disks agree with the present files. It removes a disk whose file is gone
 // or was replaced by another file, for example by a rename. It changes the size of a disk whose
-// file has another size. It adds files new in a directory or restored. An error is logged and
+// file has another size. It adds new and restored files of a directory. An error is logged and
 // concerns only a single disk; the result is always nil.
 func (d *nvmeDisks) reload() error {
 	names := d.names()

@@ -87,7 +87,7 @@ The flags of TLS apply to both sides, or to the side that --tls-side names.`,
 	return c
 }
 
-// A proxy carries streams from several listeners to a single address.
+// A proxy carries streams from listeners to a single address.
 type proxy struct {
 	e        *shell.Env
 	o        *transport.Options
@@ -233,8 +233,8 @@ func withoutPort(u *addr.URL) string {
 	return v.String()
 }
 
-// inherit keeps the listeners of a predecessor until listen requests the listeners by name. A
-// listener with an invalid address is closed.
+// inherit keeps the listeners of a predecessor until listen needs the listeners. A listener with an
+// invalid address is closed.
 func (p *proxy) inherit(bases map[string]net.Listener) {
 	p.given = map[string][]net.Listener{}
 	for s, l := range bases {

@@ -97,8 +97,8 @@ func (d *duplex) failed(err error) {
 	}
 }
 
-// pause stops both directions and waits for the stop. live is false if both streams have ended, or
-// if a connection has failed.
+// pause stops both directions and waits until both have stopped. live is false if both streams have
+// ended, or if a connection has failed.
 func (d *duplex) pause() (live bool) {
 	d.paused.Store(true)
 	past := time.Unix(1, 0)

@@ -26,7 +26,7 @@ func (c *abandoningClient) PutStream(_ context.Context, _ string, r io.Reader, _
 
 func (c *abandoningClient) Close() {}
 
-// A stuckReader reports the begin of Read, and then blocks.
+// A stuckReader reports the beginning of a Read, and then blocks.
 type stuckReader struct{ inside, end chan struct{} }
 
 func (r stuckReader) Read([]byte) (int, error) {

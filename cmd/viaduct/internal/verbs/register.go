@@ -50,7 +50,7 @@ func (f *registerFlags) check(us []*addr.URL) error {
 	return nil
 }
 
-// checkRegister checks the flags around --register.
+// checkRegister checks the flags that go with --register.
 func checkRegister(at string, names []string, lease time.Duration) error {
 	if at == "" && len(names) > 0 {
 		return shell.Usagef("--register wants the registry, --registry ADDRESS")
@@ -152,7 +152,7 @@ func finder(e *shell.Env, at string) (transport.Finder, error) {
 	}, nil
 }
 
-// records returns the records of a name for the listeners able to have the name.
+// records returns the records of a name for the listeners that can have the name.
 func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record, error) {
 	var rs []registry.Record
 	service, notService := portmap.ParseHostPort(name)

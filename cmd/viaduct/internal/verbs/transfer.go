@@ -26,11 +26,10 @@ type fileClient interface {
 	// progress the length of each piece; both may be nil. With a nil error, all fetched bytes are
 	// verified.
 	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
-	// Put stores length bytes of r. It may read r again from the start. The bytes are also written
-	// to h, empty before the call.
+	// Put stores length bytes of r. It may read r again from the start. It also writes the bytes to
+	// h. h must be empty.
 	Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error
-	// PutStream stores the bytes of r up to the end, and also writes the bytes to h, empty before
-	// the call.
+	// PutStream stores the bytes of r up to the end, and writes the bytes to h. h must be empty.
 	PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error
 	// PrefixSum returns the SHA-256 of the first n bytes at the server. known is false if the
 	// server cannot compute the sum without sending the bytes.
