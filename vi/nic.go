@@ -85,7 +85,7 @@ func (n *NIC) Query() NICAttributes { // [VIA 6.4.1]
 	return a
 }
 
-// Device returns the provider's object for the NIC. It serves programs in need of provider features
+// Device returns the provider's object for the NIC. It serves programs that use provider features
 // beyond the architecture.
 func (n *NIC) Device() Device { return n.dev }
 

@@ -189,7 +189,7 @@ func (v *VI) Poll() bool {
 	return false
 }
 
-// progress is a VI as an attend.SourceSleeper, for blocked consumers to poll and sleep.
+// progress is a VI as an attend.SourceSleeper: a blocked consumer polls it and sleeps at it.
 type progress VI
 
 func (p *progress) Poll() bool { return (*VI)(p).Poll() }

@@ -59,7 +59,7 @@ type Request interface {
 	RemoteAttributes() Attributes // the caller's attributes
 	Security() []byte             // the security information, or nil
 
-	// Accept answers the request for ep. The engine has checked the attributes of ep to match.
+	// Accept answers the request for ep. The engine has already matched the attributes of ep.
 	// Accept returns the same results as Device.Connect, and ErrTimeout if the caller has cancelled
 	// the request. After an error, whatever its reason, the request is refused or has ended.
 	Accept(ctx context.Context, ep *Endpoint) (Link, Agreement, error)
@@ -119,9 +119,9 @@ type dozer interface {
 }
 
 // A directSender is a Link able to send a short message without the send queue, if no other message
-// is in progress. SendOne gets a descriptor before the post. It returns true after posting the
-// descriptor by Endpoint.PostStarted. Otherwise the engine posts the descriptor and calls
-// SendPosted.
+// is in progress. SendOne gets a descriptor that is about to be posted. It returns true after
+// posting the descriptor by Endpoint.PostStarted. Otherwise the engine posts the descriptor and
+// calls SendPosted.
 type directSender interface {
 	SendOne(d *Descriptor) (posted bool)
 }

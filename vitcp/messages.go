@@ -303,8 +303,8 @@ func (l *link) refuse(code uint8, cause error) {
 	}
 }
 
-// beginReadRequest queues an RDMA Read of the peer for the send role. A Read of memory closed to
-// the peer, or beyond the MTU, is queued as refused; see readJob. [V-26] [V-42]
+// beginReadRequest queues an RDMA Read of the peer for the send role. A Read of memory that the
+// peer may not read, or beyond the MTU, is queued as refused; see readJob. [V-26] [V-42]
 func (l *link) beginReadRequest(bool) error {
 	x := &l.rx
 	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.payload != 0 { // [V-09]

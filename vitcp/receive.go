@@ -16,7 +16,7 @@ const (
 
 	// watchedLen is the number of bytes at the end of an RDMA Write placed after all others, if the
 	// kernel places the others. The kernel's order is unknown, and a program may poll the last
-	// bytes to detect the arrival of all. [VIA-4.2-5]
+	// bytes to detect that all have arrived. [VIA-4.2-5]
 	watchedLen = 8
 )
 

@@ -106,8 +106,7 @@ func TestDirectNot(t *testing.T) {
 	}
 }
 
-// TestDirectInError: a descriptor with an error ends the connection, as on the way through the
-// queue.
+// TestDirectInError: a descriptor with an error ends the connection, just as it does in the queue.
 func TestDirectInError(t *testing.T) {
 	for _, c := range []struct {
 		what string

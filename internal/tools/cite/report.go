@@ -110,8 +110,8 @@ func printMissing(g *register.Register, w io.Writer, wanted func(string) bool) {
 	}
 }
 
-// printHelpers prints the rows cited in helpers of test files, and the number of cited rows without
-// a citing test.
+// printHelpers prints the rows cited in helpers of test files, and how many of them no test itself
+// cites.
 func printHelpers(g *register.Register, w io.Writer, wanted func(string) bool) {
 	rows, only := 0, 0
 	for i := range g.Docs {

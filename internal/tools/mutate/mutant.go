@@ -457,7 +457,7 @@ func (m *mutator) typeName(t types.Type) (name string, ok bool) {
 	return name, ok
 }
 
-// statement makes the mutant without a statement.
+// statement makes the mutant that leaves a statement out.
 func (m *mutator) statement(n ast.Node) {
 	switch p := m.parent(0).(type) {
 	case *ast.BlockStmt:

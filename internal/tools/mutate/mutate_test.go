@@ -622,8 +622,8 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestDraw: adding and removing mutants does not change the choice among the others for a seed's
-// sample. Another seed draws other mutants.
+// TestDraw: adding and removing mutants does not change which other mutants are in the sample of a
+// seed. Another seed draws other mutants.
 func TestDraw(t *testing.T) {
 	var all []*mutant
 	for i := range 100 {

@@ -33,7 +33,7 @@ type runner struct {
 	rapid map[string]bool   // by package: whether its tests have the flags of rapid
 }
 
-// A recorded is a test after a run without a mutant.
+// A recorded is the record of a run of a test without a mutant.
 type recorded struct {
 	once  sync.Once
 	ok    bool
@@ -198,7 +198,7 @@ func (r *runner) try(m *mutant) result {
 	return res
 }
 
-// reaching returns the tests in ts able to run that reach a mutant.
+// reaching returns the tests in ts that can be run and reach a mutant.
 func (r *runner) reaching(m *mutant, ts []test) (out []test) {
 	for _, t := range ts {
 		if rec := r.record(t); rec.ok && rec.reach[m.id] {

@@ -172,8 +172,8 @@ func (r *run) skipsOf(pkg string) {
 	}
 }
 
-// packageEnds prints the line of a package. For a failed package it also prints the output of
-// unended tests, because a crash shows there.
+// packageEnds prints the line of a package. For a failed package it also prints the output of tests
+// that never ended, because a crash shows there.
 func (r *run) packageEnds(e event) {
 	t := test{pkg: e.Package}
 	r.skipsOf(e.Package)

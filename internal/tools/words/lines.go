@@ -23,7 +23,7 @@ type line struct {
 var hunk = regexp.MustCompile(`^@@ -\S+ \+(\d+)`)
 
 // parseDiff returns the lines of prose added by a diff without context. read returns the current
-// page; parseDiff finds the lines in blocks of code there.
+// page; parseDiff needs the page to find the lines in blocks of code.
 func parseDiff(diff string, read func(file string) string) (lines []line) {
 	file, at := "", 0
 	var code map[int]bool

@@ -59,9 +59,9 @@ func (q *Queue) Check(h Untagged, n int, size uint64, have bool) Fault {
 	return OK
 }
 
-// Placed records the placed payload of a segment after Check. If the segment was the last of a
-// message, Placed returns the length of the message and true, and the queue expects the next
-// message. So each message is complete exactly once. [DDP-5.3-5] [DDP-5.4-2] [DDP-5.4-3]
+// Placed records that the payload of a segment that passed Check was placed. If the segment was the
+// last of a message, Placed returns the length of the message and true, and the queue expects the
+// next message. So each message is complete exactly once. [DDP-5.3-5] [DDP-5.4-2] [DDP-5.4-3]
 // [DDP-4.1-7]
 func (q *Queue) Placed(h Untagged, n int) (length uint32, done bool) {
 	q.mo += uint32(n)

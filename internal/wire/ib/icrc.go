@@ -14,7 +14,7 @@ const ICRCLen = 4
 // Port is the UDP port of RoCEv2. [ROCE-NET-1]
 const Port = 4791
 
-// ErrICRC reports a packet damaged, or with changed headers, on the way.
+// ErrICRC reports a packet that was damaged, or whose headers were changed, on the way.
 var ErrICRC = errors.New("ib: wrong invariant CRC")
 
 // A Flow holds the fields of the IP and UDP headers the invariant CRC covers. The addresses are of
@@ -28,8 +28,8 @@ type Flow struct {
 // instead of the link header of InfiniBand, an IPv6 header, and a UDP header.
 const maxPrefix = 8 + GRHLen + udpLen
 
-// prefix writes the headers of a packet with n bytes after UDP to h, with ones for fields open to
-// change on the way, and returns the length of the headers. [ROCE-ICRC-2]
+// prefix writes the headers of a packet with n bytes after UDP to h, with ones for the fields that
+// may change on the way, and returns the length of the headers. [ROCE-ICRC-2]
 func (f *Flow) prefix(h *[maxPrefix]byte, n int) int {
 	for i := range 8 {
 		h[i] = 0xff

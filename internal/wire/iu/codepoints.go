@@ -139,7 +139,7 @@ const (
 	attrProves      = 0x200
 )
 
-// QoSStrict is the flag of FCVI_QOS against a lesser service.
+// QoSStrict is the flag of FCVI_QOS that forbids a lesser service.
 const QoSStrict = 0x0001
 
 // These are offsets and lengths in the payloads. [FCVI-6.8-1] [FCVI-6.9-1] [FCVI-7.2-1]

@@ -116,7 +116,7 @@ func (r Reason) String() string {
 	return fmt.Sprintf("CONN_STS(0x%02x)", uint8(r))
 }
 
-// A ReasonClass is a range of reason codes. There are six. [FCVI-5.9.7-4]
+// A ReasonClass is one of the six ranges of reason codes. [FCVI-5.9.7-4]
 type ReasonClass uint8
 
 // These are the classes of reasons.

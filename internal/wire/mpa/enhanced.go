@@ -15,7 +15,7 @@ const EnhancedLen = 4
 // [MPA2 9.1]
 const DepthULP = 0x3fff
 
-// MaxDepth is the largest value of IRD or ORD with the meaning of a number of Reads. [MPA2-9-1]
+// MaxDepth is the largest value of IRD or ORD that is a number of Reads. [MPA2-9-1]
 const MaxDepth = DepthULP - 1
 
 // An RTR is a set of kinds of RTR (ready to receive) message. An Initiator in the peer-to-peer

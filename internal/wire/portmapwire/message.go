@@ -21,7 +21,7 @@ const MessageLen = 48
 
 // [SDP-7.3.1.2-1]
 
-// A Type is a message type. There are four.
+// A Type is one of the four message types.
 type Type uint8
 
 // These are the four message types.

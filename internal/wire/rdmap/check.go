@@ -48,10 +48,10 @@ func CheckTagged(c byte) (Opcode, Fault) {
 	return o, OK
 }
 
-// CheckUntagged checks an Untagged segment of n bytes of payload after CheckQueue: first the
-// version, then whether the opcode belongs to the queue. A message of fixed length must have the
-// fixed length and be a single segment. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11]
-// [RDMAPX-8.2-1] [I-47]
+// CheckUntagged checks an Untagged segment of n bytes of payload that has passed CheckQueue: first
+// the version, then whether the opcode belongs to the queue. A message of fixed length must have
+// the fixed length and be a single segment. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6]
+// [RDMAP-4.1-11] [RDMAPX-8.2-1] [I-47]
 func CheckUntagged(h ddp.Untagged, n int, ext Extensions) (Opcode, Fault) {
 	rv, o := ParseControl(h.RsvdULP[0])
 	switch {

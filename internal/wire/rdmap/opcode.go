@@ -94,7 +94,7 @@ func (o Opcode) Queue() uint32 {
 	return messages[o].qn
 }
 
-// IsSend reports whether o is a Send type. There are four. [RDMAP-5.3-8]
+// IsSend reports whether o is one of the four Send types. [RDMAP-5.3-8]
 func (o Opcode) IsSend() bool { return o >= Send && o <= SendSEInvalidate }
 
 // IsImmediate reports whether o carries Immediate Data.

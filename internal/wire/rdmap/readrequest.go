@@ -43,7 +43,7 @@ func ParseReadRequest(b []byte) (r ReadRequest, n int, err error) {
 }
 
 // Advance returns the request for the bytes after the first n. It is for the Terminate of a
-// response failed after n bytes. [RDMAP-4.8-12]
+// response that failed after n bytes. [RDMAP-4.8-12]
 func (r ReadRequest) Advance(n uint32) ReadRequest {
 	r.SinkTO += uint64(n)
 	r.SourceTO += uint64(n)

@@ -18,8 +18,8 @@ const (
 	ConnectReject  Type = 7
 	ConnectNoMatch Type = 8
 
-	// Disconnect announces an orderly end. It is not in the draft and is sent only to a peer with
-	// announced support. [V-17]
+	// Disconnect announces an orderly end. It is not in the draft and is sent only to a peer that
+	// has announced support. [V-17]
 	Disconnect Type = 31
 )
 
