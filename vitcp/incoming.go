@@ -191,7 +191,7 @@ func (l *listener) offerWait(r *request) bool {
 	}
 }
 
-// unhold removes a request for d from the list during the grace period. ch identifies the request.
+// unhold removes a request held for its grace period from the list of d. ch identifies the request.
 // unhold does nothing if a wait has already removed the request.
 func (l *listener) unhold(d vitcpwire.Discriminator, ch <-chan bool) {
 	l.mu.Lock()
