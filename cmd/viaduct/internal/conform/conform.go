@@ -141,7 +141,7 @@ type outcome struct {
 	disturbed   bool // another conversation or the network may be the cause
 }
 
-// tries is how often a disturbed case is performed before the failure counts.
+// tries is how often a disturbed case is performed before it fails.
 const tries = 3
 
 // A T is a running case. Its methods end the case when the peer violates a requirement.
@@ -182,9 +182,9 @@ func (t *T) fail(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...)})
 }
 
-// again ends the case after an event perhaps caused by an earlier conversation or the network, for
-// example a lost datagram. The case is repeated up to tries times, and fails if the event occurs
-// each time.
+// again ends the case after an event that an earlier conversation, or the network, may have caused,
+// for example a lost datagram. The case is repeated up to tries times, and fails if the event
+// occurs each time.
 func (t *T) again(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...), disturbed: true})
 }

@@ -463,8 +463,8 @@ func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu
 	}}
 }
 
-// breaks returns a case in which do sends an invalid Information Unit. The peer must then
-// disconnect for one of the given reasons.
+// breaks returns a case in which do sends an Information Unit that violates a rule. The peer must
+// then disconnect for one of the given reasons.
 func breaks(name, text, row string, reasons []iu.Reason, do func(v *fcviEnd)) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Passive, Rows: list(row, "FCVI-8.4-16"), Text: text, run: func(t *T) {
 		v := t.ready()

@@ -117,7 +117,7 @@ func (v *fcviCall) resp2() *fcviUnit {
 	return u
 }
 
-// confirmed checks the peer's confirmation with RESP2.
+// confirmed checks that the peer confirms with RESP2.
 func (v *fcviCall) confirmed() {
 	t := v.t
 	u := v.resp2()

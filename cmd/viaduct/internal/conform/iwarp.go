@@ -303,7 +303,7 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 	t.check(e != quiet, "RDMAP-7-3", "the connection stays open after the Terminate")
 }
 
-// refuse sends a ULPDU, and checks the peer's answer for an expected Terminate.
+// refuse sends a ULPDU, and checks that the peer answers with an expected Terminate.
 func (s *stream) refuse(row string, x expected, parts ...[]byte) {
 	bad := bytes.Join(parts, nil)
 	s.send(bad)

@@ -155,8 +155,8 @@ func (e *roceEnd) packet(b []byte, from netip.AddrPort) (p ib.Packet, ok bool) {
 	return p, true
 }
 
-// serve responds to a request of the peer: serve counts a Send as executed, acknowledges a
-// duplicate, and answers a gap by a NAK.
+// serve responds to a request of the peer: it counts a Send as executed, acknowledges a duplicate,
+// and answers a gap by a NAK.
 func (e *roceEnd) serve(p *ib.Packet) {
 	switch n := p.PSN.Sub(e.expected); {
 	case n > 0:

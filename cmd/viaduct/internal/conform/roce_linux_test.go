@@ -161,7 +161,7 @@ func (w *brokenWire) ReadFrom(b []byte) (int, net.Addr, error) {
 	return copy(b, c), from, nil
 }
 
-// syndrome returns the breakage of a responder with another syndrome in answers.
+// syndrome returns the breakage of a responder that answers with another syndrome.
 func syndrome(of, row string, s ib.Syndrome) breakage {
 	return breakage{of: of, row: row, answer: func(_ int, p *ib.Packet) { p.AETH.Syndrome = s }}
 }

@@ -80,7 +80,7 @@ func checkPayload() Finding {
 }
 
 // checkLease creates a memfd like the memfd of an open device, and requests a lease. A lease shows
-// the program's close of a device.
+// that the program has closed the device.
 func checkLease() Finding {
 	f := Finding{What: "rings", Good: true, Says: "queues can be shared with programs"}
 	a, theirs, err := newArena(&ringQuota{most: 1})

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A closeWatch reports a possible close of a stand-in by the last process. For a memfd, inotify
-// reports each close of an open file description, also of a description held only by a mapping. For
-// a pipe, epoll reports the end of the last reader.
+// A closeWatch reports that a stand-in may have been closed by the last process that had it. For a
+// memfd, inotify reports each close of an open file description, also of a description held only by
+// a mapping. For a pipe, epoll reports the end of the last reader.
 type closeWatch struct {
 	pipes *os.File // an epoll instance with the pipes and inotify
 	files int      // an inotify instance

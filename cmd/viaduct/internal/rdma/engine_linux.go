@@ -316,7 +316,7 @@ func (e *engine) step(armed bool) bool {
 	return e.complete(armed) || took
 }
 
-// heldFor is the pause before another attempt of a waiting entry.
+// heldFor is how soon an entry that had to wait is tried again.
 const heldFor = 100 * time.Microsecond
 
 // awaits reports whether a completion will wake the engine before the next request can start, so
@@ -414,8 +414,8 @@ func (e *engine) take() bool {
 	return e.at > begin
 }
 
-// flushBatch marks the fetched entries as flushed, for completion in order. It reports whether
-// there were any.
+// flushBatch marks the fetched entries as flushed, so that they complete in order. It reports
+// whether there were any.
 func (e *engine) flushBatch() bool {
 	n := len(e.batch) - e.at
 	for ; e.at < len(e.batch); e.at++ {
@@ -426,8 +426,9 @@ func (e *engine) flushBatch() bool {
 	return n > 0
 }
 
-// carryWrites executes the next Writes together if adjacent in the peer's memory and if the payload
-// was already read. It returns their number, or 0 if the Writes must be executed separately.
+// carryWrites executes the next Writes as one if they are adjacent in the peer's memory
+// and their payload was already read. It returns their number, or 0 if the Writes must be executed
+// separately.
 func (e *engine) carryWrites() int {
 	if e.at < e.alone {
 		return 0
@@ -460,8 +461,8 @@ func (e *engine) carryWrites() int {
 	return n
 }
 
-// carry executes and completes an entry over the link. An entry waiting for a receive longer than
-// notReadyFor is posted to the stream. The stream then ends.
+// carry executes and completes an entry over the link. An entry that waits longer than notReadyFor
+// for a receive is posted to the stream. The stream then ends.
 func (e *engine) carry(t *taken, p *posted) carriage {
 	s := &t.entry
 	c := e.carrier.carry(e.link, e.q, s, t.payload(), e.iw.ORD() > 0, func() {

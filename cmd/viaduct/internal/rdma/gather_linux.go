@@ -176,7 +176,7 @@ func (g *gatherer) room(n int) *gathered {
 	return g.buf
 }
 
-// done records the end of the stream's need for the payload of a request in b. b may be nil.
+// done records that the stream no longer needs the payload of a request in b. b may be nil.
 func (g *gatherer) done(b *gathered) {
 	if b == nil {
 		return

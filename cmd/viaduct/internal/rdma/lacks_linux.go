@@ -4,8 +4,8 @@ package rdma
 
 import "viaduct/cmd/viaduct/internal/rdma/abi"
 
-// Features of RDMA absent from iWARP. The program gets the error of the kernel's driver. The error
-// says only: not possible. The user gets a line with the name of the feature.
+// Features of RDMA absent from iWARP. The program gets the error of the kernel's driver, which only
+// means that something is not possible. The user gets a line with the name of the feature.
 
 // A lack is a missing feature, with a remedy for the user.
 type lack struct{ what, instead string }
@@ -51,8 +51,8 @@ func (k *command) lacks(l lack) {
 		k.x.dev.found.Name, l.what, k.x.dev.is.kind, l.instead)
 }
 
-// lacksDatagrams reports to the user the lack of a device for datagrams in rdma_cm, unless there is
-// a RoCE device.
+// lacksDatagrams reports to the user that rdma_cm has no device for datagrams, unless there is a
+// RoCE device.
 func (s *Service) lacksDatagrams(tid int) {
 	for _, d := range s.devices {
 		if d.is != siw {

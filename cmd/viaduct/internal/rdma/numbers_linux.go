@@ -54,7 +54,7 @@ func newNumbers(limit uint64) (ns numbers) {
 }
 
 // descriptorLimit returns the soft and the hard limit of descriptors for programs this process
-// starts. If get fails, descriptorLimit assumes limits at the end of the first range.
+// starts. If get fails, descriptorLimit assumes that the limits end with the first range.
 func descriptorLimit(get func(int, *unix.Rlimit) error) (l unix.Rlimit) {
 	if get(unix.RLIMIT_NOFILE, &l) != nil {
 		l.Cur, l.Max = firstHigh+1, firstHigh+1

@@ -86,7 +86,7 @@ func (g gidEntry) String() string {
 	return strings.Join(parts, ":")
 }
 
-// A sysFile is a file of sysfs with text, without the newline.
+// A sysFile is a file of sysfs and its text, without the newline.
 type sysFile struct{ name, text string }
 
 // nodeTypes are the values of node_type.

@@ -22,7 +22,7 @@ type repeats struct {
 	begun map[int]begun  // guarded by mu; by thread: commands that will be answered later
 }
 
-// A begun is a command in progress, and the last call with the command.
+// A begun is a command in progress, and the last call that made the command.
 type begun struct {
 	command []byte
 	call    *notify.Call

@@ -9,7 +9,7 @@ import (
 
 const (
 	// sweepEvery is the time between sweeps during activity. A peer may notice the end of a program
-	// later by sweepEvery.
+	// that much later.
 	sweepEvery = 50 * time.Millisecond
 	// restAfter is the number of sweeps after the last activity. The kernel reports a close a
 	// little before the file is dropped, and the drop may take long on a busy machine.

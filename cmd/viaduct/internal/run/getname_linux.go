@@ -135,7 +135,7 @@ func (t *shortNames) room(thread int, addr, length uint64, n, full int) int {
 	return n
 }
 
-// answered records the arrival of a call's answer at a thread.
+// answered records that a thread has the answer of its call.
 func (t *shortNames) answered(thread int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

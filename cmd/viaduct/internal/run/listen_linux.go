@@ -264,8 +264,8 @@ func (ls *listeners) closeLocked(svc *service) {
 	svc.close()
 }
 
-// watchListeners calls checkListeners periodically, because no event reports the close of a
-// listener by a program.
+// watchListeners calls checkListeners periodically, because no event reports that a program has
+// closed a listener.
 func (s *supervisor) watchListeners() {
 	for range time.Tick(time.Second) {
 		s.checkListeners()

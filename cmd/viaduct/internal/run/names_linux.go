@@ -15,7 +15,7 @@ type names struct {
 }
 
 // keptNames is how many sockets keep their names after the end of their relay. The program may
-// still ask for the names, and no event reports the program's close of the socket.
+// still ask for the names, and no event reports that the program has closed the socket.
 const keptNames = 1024
 
 // A nameTable holds names by socket cookie. A cookie is never used twice.

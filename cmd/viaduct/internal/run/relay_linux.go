@@ -58,7 +58,7 @@ func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
 	})
 }
 
-// explainReset explains the error at the end of a relay, unless this process closed the connection.
+// explainReset explains the error that ended a relay, unless this process closed the connection.
 func (s *supervisor) explainReset(far net.Conn, err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return

@@ -126,8 +126,8 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	return fail(0, err)
 }
 
-// findProgram finds a program like a shell does. If err is not nil, code is the exit code of a
-// shell in the same case.
+// findProgram finds a program like a shell does. If err is not nil, code is the exit code that a
+// shell would return.
 func findProgram(name string) (path string, code int, err error) {
 	path, err = exec.LookPath(name)
 	switch {
@@ -142,7 +142,7 @@ func findProgram(name string) (path string, code int, err error) {
 	return "", ExitNoProgram, shell.Hint(fmt.Errorf("there is no program %s", name), "check its name and PATH")
 }
 
-// startFailed returns the exit for a failed start of a program.
+// startFailed returns the exit for a program that did not start.
 func startFailed(name string, err error) error {
 	code, hint := ExitRun, "see viaduct run --check"
 	if se, ok := errors.AsType[*notify.StartError](err); ok {

@@ -116,7 +116,7 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	return conn, nil
 }
 
-// trying describes the reason of a long dial.
+// trying describes what a long dial is waiting for.
 func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
 	limit := c.options.SetupTimeout
 	if limit == 0 {

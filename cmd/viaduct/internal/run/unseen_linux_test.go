@@ -13,7 +13,7 @@ import (
 )
 
 // An arrival no longer in the program's queue is not closed while an accept call may have taken the
-// arrival, no matter how long the claim of the call takes.
+// arrival, no matter how long the call takes to claim it.
 func TestWatchQueue(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

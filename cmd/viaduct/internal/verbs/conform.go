@@ -366,7 +366,8 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 	return &peerConn{Conn: e.Wrap(c, false), over: over}, nil
 }
 
-// conformExec starts the command to dial u in a case. over kills the command and waits for the end.
+// conformExec starts the command that dials u in a case. over kills the command and waits for its
+// end.
 func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command string) (over func(), err error) {
 	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the program lives as long as the connection
 	command = strings.NewReplacer("{url}", u.String(), "{address}", u.HostPort(), "{host}", u.Host, "{port}", strconv.Itoa(int(u.Port))).Replace(command)

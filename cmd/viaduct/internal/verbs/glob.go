@@ -48,7 +48,7 @@ func glob(ctx context.Context, fc fileClient, pattern string) (base string, foun
 	return g.base, g.found, literal, nil
 }
 
-// topmost removes matches inside a directory of the matches.
+// topmost removes matches in a directory that also matches.
 func topmost(found []match) []match {
 	dirs := map[string]bool{}
 	for _, m := range found {

@@ -31,7 +31,7 @@ func helpAsJSON(e *shell.Env, root *cobra.Command) {
 	})
 }
 
-// urlsTopic is "viaduct help urls". A command without a function to run is a topic of the help.
+// urlsTopic is "viaduct help urls". A command that runs nothing is a topic of the help.
 func urlsTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "urls",

@@ -18,7 +18,7 @@ import (
 // backquote.
 var shownCommand = regexp.MustCompile("(?:^|[ `$])viaduct ([a-z][^`|&;>]*)")
 
-// quoted matches an argument in single quotes, perhaps the words of another command.
+// quoted matches an argument in single quotes, which may hold the words of another command.
 var quoted = regexp.MustCompile(`'[^']*'`)
 
 // checkCommand returns the mistakes in the words after "viaduct": an unknown verb or flag. It does

@@ -119,7 +119,7 @@ func addMapping(reg *portmap.Registry, s string, life portmap.PmTime) error {
 	return reg.Set(a, m)
 }
 
-// A mapSource is a source of mappings subject to change while the server runs.
+// A mapSource is a source of mappings that change while the server runs.
 type mapSource struct {
 	file     string
 	registry string

@@ -126,7 +126,7 @@ func (r *retrier) do(f func() error) error {
 	}
 }
 
-// retrying is do for a function with a further result.
+// retrying is do for a function that also returns a value.
 func retrying[T any](r *retrier, f func() (T, error)) (v T, err error) {
 	err = r.do(func() error {
 		v, err = f()

@@ -121,7 +121,8 @@ func keepAll(ctx context.Context, e *shell.Env, at string, records []registry.Re
 // findTime bounds a query to a registry.
 const findTime = 10 * time.Second
 
-// finder returns a function to look up names in the registry at an address; nil without a registry.
+// finder returns a function that looks up names in the registry at an address; nil without a
+// registry.
 func finder(e *shell.Env, at string) (transport.Finder, error) {
 	if at == "" {
 		return nil, nil

@@ -152,7 +152,7 @@ func unknownVerb(cmd *cobra.Command, what, word string) error {
 // wait is bounded because a stopped peer does not answer.
 const interruptGrace = 700 * time.Millisecond
 
-// ending runs f, to end connections, and waits for f, after the end of ctx for at most
+// ending runs f, which ends connections, and waits for f, after the end of ctx for at most
 // interruptGrace. Remaining connections end with the process.
 func ending(ctx context.Context, f func()) {
 	done := make(chan struct{})
@@ -310,7 +310,7 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// flagError describes the valid values of a flag, without the names of parse functions.
+// flagError describes the valid values of a flag, without the names of the functions that parse it.
 func flagError(err error) error {
 	v, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {

@@ -194,7 +194,7 @@ func (s *server) serveHTTP(l net.Listener, scheme string, fail chan<- error) *ht
 	return h
 }
 
-// observeHTTP returns the observer to count the HTTP requests of a transport.
+// observeHTTP returns the observer that counts the HTTP requests of a transport.
 func (s *server) observeHTTP(scheme string) func(httpfile.Request) {
 	in, out := s.e.Metrics.Bytes(scheme, "in"), s.e.Metrics.Bytes(scheme, "out")
 	return func(r httpfile.Request) {
@@ -208,7 +208,7 @@ func (s *server) observeHTTP(scheme string) func(httpfile.Request) {
 	}
 }
 
-// observeMemory returns the observer to count the memory service's requests of a transport.
+// observeMemory returns the observer that counts the memory service's requests of a transport.
 func (s *server) observeMemory(scheme string) memsvc.Observer {
 	in := s.e.Metrics.Bytes(scheme, "in")
 	return memsvc.Observer{

@@ -80,7 +80,7 @@ func (c *countedFiles) PutStream(ctx context.Context, path string, r io.Reader, 
 	return err
 }
 
-// counted returns a function to add to a counter and to call progress, unless progress is nil.
+// counted returns a function that adds to a counter and calls progress, which may be nil.
 func counted(to interface{ Add(float64) }, progress func(n int)) func(n int) {
 	return func(n int) {
 		to.Add(float64(n))

@@ -14,7 +14,7 @@ import (
 type protocol struct {
 	Name     string `json:"name"`
 	Revision string `json:"revision"`
-	// needs is the transport built on the protocol. If empty, the protocol is always included.
+	// needs is the transport that uses the protocol. If empty, the protocol is always included.
 	needs string
 }
 

@@ -23,7 +23,7 @@ const (
 
 func id(at int) Field { return Field{"id", at, 4, Identifier} }
 
-// cmFields are the bodies of the rdma_cm commands for iWARP, without the parts nothing reads.
+// cmFields are the bodies of the rdma_cm commands that iWARP uses, without the parts nothing reads.
 var cmFields = map[CMCommand][]Field{
 	CMCreateID: {{"uid", 0, 8, Any}, {"response", 8, 8, Reply}, {"ps", 16, 2, PortSpace},
 		{"qp_type", 18, 1, IDType}},

@@ -2,7 +2,7 @@ package abi
 
 // The additional parts of a RoCE connection's events and attributes.
 
-// A UDParam is the part of a datagram event with the address of the other end.
+// A UDParam is the part of a datagram event that describes how to reach the other end.
 type UDParam struct {
 	QP, QKey uint32
 	AH       Body // as MakeAH returns it; nil for none

@@ -12,7 +12,7 @@ type Field struct {
 	Kind     Kind
 }
 
-// A Kind is the meaning of a field. It determines the set of wrong values.
+// A Kind is the meaning of a field. It determines which values are wrong.
 type Kind uint8
 
 // The kinds of fields.

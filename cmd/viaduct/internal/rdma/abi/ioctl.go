@@ -66,7 +66,7 @@ type method struct {
 	command Command
 	in      []attrIn
 	out     []attrOut
-	// rest, if set, decodes the parts without a separate attribute.
+	// rest, if set, decodes the parts that do not correspond to one attribute each.
 	rest func(v *Ioctl, body Body) error
 }
 

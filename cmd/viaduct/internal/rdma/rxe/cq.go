@@ -7,7 +7,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// Errors of methods to create or change objects.
+// Errors of methods that create or change objects.
 var (
 	ErrInvalid = errors.New("rxe: a value is outside what the device allows") // EINVAL
 	ErrMemory  = errors.New("rxe: no memory for a ring")                      // ENOMEM
@@ -30,7 +30,7 @@ type CQ struct {
 	overrun bool   // guarded by mu
 }
 
-// A notify records the kind of completions the program requested an event for.
+// A notify records for which completions the program requested an event.
 type notify uint8
 
 const (

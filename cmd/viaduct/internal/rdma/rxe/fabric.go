@@ -221,7 +221,7 @@ func (f *Fabric) attached(q *QP) bool {
 	return len(q.groups) > 0
 }
 
-// members returns the receiving queue pairs for a datagram to an address and queue pair number.
+// members returns the queue pairs that receive a datagram to an address and queue pair number.
 func (f *Fabric) members(to GID, qpn uint32) []*QP {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -34,7 +34,7 @@ type sending struct {
 	buf     buffer
 }
 
-// connect creates the link to the peer of a queue pair at the transition to ready to receive.
+// connect creates the link to the peer of a queue pair that becomes ready to receive.
 func (q *QP) connect(a *Attributes) error {
 	own := q.port.GID(a.Path.SGID).addr()
 	pair, err := q.fabric.wire.pair(own, q.num)
@@ -200,7 +200,7 @@ func (l *link) post(e *sendEntry) *sending {
 	return w
 }
 
-// coreOp maps the operations with a peer to operations of rocecore.
+// coreOp maps the operations that need a peer to operations of rocecore.
 var coreOp = map[Op]rocecore.Op{
 	OpWrite: rocecore.Write, OpWriteImm: rocecore.Write, OpSend: rocecore.Send, OpSendImm: rocecore.Send,
 	OpSendInvalidate: rocecore.SendInvalidate,

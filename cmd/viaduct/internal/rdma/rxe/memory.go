@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// ErrGone reports the end of a region's program. The memory no longer exists, though queue pairs of
-// the program may remain for a short time.
+// ErrGone reports that the program of a region has ended. The memory no longer exists, though queue
+// pairs of the program may remain for a short time.
 var ErrGone = errors.New("rxe: the program that registered the memory has ended")
 
 // A Memory is the registered memory of a protection domain. Two values of the same domain are equal

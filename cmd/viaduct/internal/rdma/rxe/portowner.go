@@ -54,7 +54,7 @@ func PortUser(addr netip.Addr) string {
 	return ""
 }
 
-// findPortUser finds the receiving socket of packets to port 4791 of an address. table has the
+// findPortUser finds the socket that receives packets to port 4791 of an address. table has the
 // format of /proc/net/udp and /proc/net/udp6.
 func findPortUser(table string, addr netip.Addr) (u portUser, ok bool) {
 	const local, uid, inode = 1, 7, 9 // fields of a line

@@ -10,7 +10,7 @@ import (
 
 // An Arena provides the memory of rings. The program maps a ring at the offset key.
 type Arena interface {
-	// Ring returns at least n zeroed bytes from a page boundary on.
+	// Ring returns at least n zeroed bytes that begin at a page boundary.
 	Ring(n int) (mem []byte, key int64, err error)
 	Drop(mem []byte, key int64)
 }

@@ -58,7 +58,7 @@ type peer interface {
 	respond(r *request) (o outcome, status Status, timer uint8)
 }
 
-// A request is a send entry in execution.
+// A request is a send entry being executed.
 type request struct {
 	from  *QP
 	entry *sendEntry
