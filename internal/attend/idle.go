@@ -27,8 +27,8 @@ const (
 
 // An idleness counts the arrivals of a connection for the sweep.
 type idleness struct {
-	// Incremented by 1 for each arrival read by the attendant or a poller, and by few+1 for an
-	// arrival read by a consumer.
+	// arrivals grows by 1 for each arrival read by the attendant or a poller. For an arrival read by
+	// a consumer it grows by few+1, unless it is large enough for the next sweep already.
 	arrivals atomic.Uint32
 	swept    atomic.Uint32 // value of arrivals at the last sweep
 	sweeps   uint8         // consecutive sweeps that found few arrivals; used by the sweep only
