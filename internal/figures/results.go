@@ -1,5 +1,7 @@
 // Package figures stores the measured figures in one file, results.json. From this file it makes
 // the tables and the pictures of docs/performance.md. A test compares the documents with the file.
+//
+// The plots of viaduct bench are charts of this package too: see [Page].
 package figures
 
 import (
