@@ -28,7 +28,7 @@ func suiteHarness(t *testing.T, cfg Config) vitest.Harness {
 			return vi.Address{Host: n.Query().LocalAddress, Discriminator: d}
 		},
 		Unreachable: func() vi.Address {
-			return vi.IPAddress(netip.MustParseAddrPort("240.0.0.1:3936"), "x")
+			return vi.IPAddress(netip.MustParseAddrPort("224.0.0.1:3936"), "x")
 		},
 		FlowControl: true,
 		Faults:      vitest.Faults{Cut: cutFor(cfg)},

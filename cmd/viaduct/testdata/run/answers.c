@@ -1,6 +1,7 @@
-// answers PORT CLOSED: prints what the kernel, or what stands for it, answers to socket calls with
-// addresses of every family and length and with sockets in every state. Something listens at PORT of
-// 127.0.0.1 and ::1, nothing at CLOSED.
+// answers PORT CLOSED SILENT SILENT6: prints what the kernel, or what stands for it, answers to socket
+// calls with addresses of every family and length and with sockets in every state. Something listens at
+// PORT of 127.0.0.1 and ::1, nothing at CLOSED. A connect to SILENT of 127.0.0.1 or to SILENT6 of ::1
+// stays without an answer.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static int port, closed;
+static int port, closed, silent, silent6;
 
 typedef union {
 	struct sockaddr sa;
@@ -120,7 +121,7 @@ static int bring(int s, int kind, int state) {
 		return connect(s, &b.sa, length(&b)) != 0;
 	case connecting:
 		fcntl(s, F_SETFL, O_NONBLOCK);
-		b = of(kind ? "2001:db8::1" : "192.0.2.1", port); // of no host: a rule leads it to one that does not answer
+		b = kind ? of("::1", silent6) : of("127.0.0.1", silent);
 		connect(s, &b.sa, length(&b));
 		return errno == EINPROGRESS;
 	}
@@ -258,6 +259,8 @@ static void accepts(void) {
 int main(int argc, char **argv) {
 	port = atoi(argv[1]);
 	closed = atoi(argv[2]);
+	silent = atoi(argv[3]);
+	silent6 = atoi(argv[4]);
 	connects();
 	names();
 	accepts();
