@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -40,6 +41,20 @@ func list(t *testing.T, dir string, counters bool) []status.Process {
 	}
 	return ps
 }
+
+// answered returns the report of List in which every process has answered. On a busy machine any
+// process may need more than AnswerTimeout, and List then reports a Problem instead.
+func answered(t *testing.T, dir string, counters bool) (ps []status.Process) {
+	t.Helper()
+	testkit.Eventually(t, "an answer of every process", func() bool {
+		ps = list(t, dir, counters)
+		return !slices.ContainsFunc(ps, late)
+	})
+	return ps
+}
+
+// late reports whether p did not answer within AnswerTimeout.
+func late(p status.Process) bool { return strings.Contains(p.Problem, "no answer within") }
 
 // TestStatus: a client gets the connections of a process, and finds no process after the Server was
 // closed.
@@ -75,7 +90,7 @@ func TestStatus(t *testing.T) {
 	if _, err := io.ReadFull(far, make([]byte, 1000)); err != nil {
 		t.Fatal(err)
 	}
-	ps := list(t, dir, true)
+	ps := answered(t, dir, true)
 	if len(ps) != 1 || ps[0].PID != os.Getpid() || ps[0].Program != "test" || len(ps[0].Listeners) != 1 ||
 		len(ps[0].Conns) != 2 {
 		t.Fatalf("%+v", ps)
@@ -88,14 +103,14 @@ func TestStatus(t *testing.T) {
 	if a.Counters["sdp_sent_bytes_bcopy"] != 1000 || a.Counters["tx_bytes"] < 1000 {
 		t.Errorf("counters %v", a.Counters)
 	}
-	if ps = list(t, dir, false); ps[0].Conns[0].Counters != nil {
+	if ps = answered(t, dir, false); ps[0].Conns[0].Counters != nil {
 		t.Error("counters without being asked for")
 	}
 	over()
 	far.Close()
 	c.Close()
 	testkit.Eventually(t, "connections forgotten", func() bool {
-		ps = list(t, dir, false)
+		ps = answered(t, dir, false)
 		return len(ps) == 1 && len(ps[0].Conns)+len(ps[0].Listeners) == 0
 	})
 	s.Close()
@@ -233,11 +248,17 @@ func TestStrangers(t *testing.T) {
 	}()
 	silent := at(strconv.Itoa(os.Getpid()) + ".sock") // the kernel accepts connections, but nothing answers them
 	_ = silent
-	began := time.Now()
-	ps := list(t, dir, false)
-	if took := time.Since(began); took > 5*status.AnswerTimeout {
-		t.Errorf("took %v", took)
-	}
+	// A busy machine may delay any question beyond AnswerTimeout, but only the silent socket delays
+	// the question every time.
+	var ps []status.Process
+	testkit.Eventually(t, "the silent socket alone is late", func() bool {
+		began := time.Now()
+		ps = list(t, dir, false)
+		if took := time.Since(began); took > testkit.Patience {
+			t.Errorf("took %v", took)
+		}
+		return len(ps) == 2 && !late(ps[0])
+	})
 	if len(ps) != 2 || ps[0].PID != 1 || ps[0].Program == "forged" ||
 		!strings.Contains(ps[0].Problem, "another process") {
 		t.Fatalf("%+v", ps)
