@@ -251,17 +251,20 @@ func (e end) String() string {
 func (t *T) read(c net.Conn, b []byte, within time.Duration) (n int, e end) {
 	c.SetReadDeadline(time.Now().Add(within))
 	n, err := io.ReadFull(c, b)
+	return n, endOf(err)
+}
+
+// endOf returns how the read ended that returned err.
+func endOf(err error) end {
 	switch {
 	case err == nil:
-		return n, whole
+		return whole
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return n, quiet
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return n, closed
+		return quiet
 	case errors.Is(err, syscall.ECONNRESET):
-		return n, reset
+		return reset
 	}
-	return n, closed
+	return closed
 }
 
 // silent fails the case if the peer sends anything or ends the connection within Quiet.

@@ -113,11 +113,7 @@ func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 		n, err := p.c.Read(chunk)
 		p.buf = append(p.buf, chunk[:n]...)
 		if n == 0 && err != nil {
-			_, e := t.read(p.c, chunk[:1], time.Millisecond) // reports the error of the last read again
-			if ne, ok := err.(net.Error); ok && ne.Timeout() {
-				e = quiet
-			}
-			return f, e
+			return f, endOf(err)
 		}
 	}
 }

@@ -117,11 +117,7 @@ func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 		n, err = s.c.Read(chunk)
 		s.buf = append(s.buf, chunk[:n]...)
 		if n == 0 && err != nil {
-			_, e := s.t.read(s.c, chunk[:1], time.Millisecond) // reports the error of the last read again
-			if ne, ok := err.(net.Error); ok && ne.Timeout() {
-				e = quiet
-			}
-			return nil, e
+			return nil, endOf(err)
 		}
 	}
 }
