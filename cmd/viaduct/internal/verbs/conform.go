@@ -330,22 +330,37 @@ func writeReport(file string, write func(io.Writer) error) error {
 	return errors.Join(write(f), f.Close())
 }
 
+// dropWaiting closes the connections that the previous case left in the queue of l, because they do
+// not belong to the next case. A connection to l of our own marks the end of the queue: a deadline
+// can't, because it may pass before the queue was looked at.
+func dropWaiting(ctx context.Context, l net.Listener) error {
+	var d net.Dialer
+	end, err := d.DialContext(ctx, l.Addr().Network(), l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer end.Close()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		c.Close()
+		if c.RemoteAddr().String() == end.LocalAddr().String() {
+			return nil
+		}
+	}
+}
+
 // conformAccept accepts a connection of the peer. A non-empty command is started first, and dials
 // as the peer. Close of the connection also ends the command.
 func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.Listener, u *addr.URL, command string) (net.Conn, error) {
 	tl := l.(*net.TCPListener)
 	over := func() {}
 	if command != "" {
-		// Drop connections left in the queue by the previous case: they do not belong to this case.
-		for {
-			tl.SetDeadline(time.Now().Add(time.Millisecond))
-			c, err := l.Accept()
-			if err != nil {
-				break
-			}
-			c.Close()
+		if err := dropWaiting(ctx, l); err != nil {
+			return nil, err
 		}
-		tl.SetDeadline(time.Time{})
 		var err error
 		if over, err = conformExec(ctx, wg, u, command); err != nil {
 			return nil, err
