@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 // A recorder is a testing.TB that records failures instead of failing the test. The Fatal methods
@@ -159,12 +161,23 @@ func TestNoLeaks(t *testing.T) {
 	var leaky recorder
 	leaky.TB = t
 	cleanup := &cleanups{recorder: &leaky}
-	NoLeaks(cleanup)
+	noLeaks(cleanup, 0)
 	go func() { <-stop }()
 	cleanup.run()
 	close(stop)
 	if !leaky.failed {
 		t.Error("a goroutine left behind was not noticed")
+	}
+}
+
+// TestLeaksWaits: a goroutine that ends late is no leak.
+func TestLeaksWaits(t *testing.T) {
+	opts := append(ignored(), goleak.IgnoreCurrent())
+	ends := make(chan struct{})
+	go func() { <-ends }()
+	time.AfterFunc(time.Second, func() { close(ends) })
+	if err := leaks(Patience, opts...); err != nil {
+		t.Error(err)
 	}
 }
 
