@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/testkit"
 )
 
 // asRDMAHostile makes the test binary a program that misuses the RDMA device. The value is "SECONDS
@@ -37,22 +38,26 @@ func TestRDMAHostileProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+*hostileFor)
+	ctx, cancel := context.WithTimeout(t.Context(), patience+*hostileFor)
 	defer cancel()
-	port, other := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
+	port, listener := freePort(t), freePort(t)
 	var out bytes.Buffer
-	c := rdmaRun(ctx, &out, "sh", "-c", `
+	c := rdmaRun(ctx, &out, "sh", "-c", rpingWhole+`
 		env `+asRDMAHostile+`="$1" "$0" & hostile=$!
 		n=0
 		while kill -0 $hostile 2>/dev/null; do
-			rping -s -a 127.0.0.1 -p `+other+` -C 10 -S 3000 & server=$!
-			sleep 0.3
-			rping -c -a 127.0.0.1 -p `+other+` -C 10 -S 3000 -V || { echo "client failed"; exit 3; }
+			rping_whole -s -a 127.0.0.1 -p $2 -C 10 -S 3000 & server=$!
+			until grep -qs ":$3 [0-9A-F]*:0000 0A" /proc/net/tcp /proc/net/tcp6; do
+				kill -0 $server || { echo "server ended"; exit 4; }
+				sleep 0.05
+			done
+			rping_whole -c -a 127.0.0.1 -p $2 -C 10 -S 3000 -V || { echo "client failed"; exit 3; }
 			wait $server || { echo "server failed"; exit 4; }
 			n=$((n+1))
 		done
 		echo "honest pairs: $n"
-		wait $hostile || { echo "hostile failed"; exit 5; }`, self, fmt.Sprint(hostileFor.Seconds(), " ", port))
+		wait $hostile || { echo "hostile failed"; exit 5; }`, self, fmt.Sprint(hostileFor.Seconds(), " ", port),
+		strconv.Itoa(listener), fmt.Sprintf("%04X", listener)) // the last in the form of /proc/net/tcp
 	if err := c.Run(); err != nil {
 		s := out.String()
 		t.Fatalf("%v\n%s", err, s[max(0, len(s)-6000):])
@@ -214,11 +219,11 @@ func (h *rdmaAbuser) write(fd int, b []byte) error {
 
 func (h *rdmaAbuser) word(i int) uint32 { return le.Uint32(h.scratch[4*i:]) }
 
-// event waits up to ten seconds for an event, and returns the event's identifier. An event of
+// event waits up to a minute for an event, and returns the event's identifier. An event of
 // another type than want is an error.
 func (h *rdmaAbuser) event(want abi.CMEventType) (id uint32, err error) {
 	body := le.AppendUint64(nil, h.at(0))
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		switch err := h.cmCommand(abi.CMGetEvent, abi.EventLen, body); {
 		case err == unix.EAGAIN:
 			continue
@@ -360,7 +365,7 @@ func (h *rdmaAbuser) listen() (id uint32, err error) {
 	bind := append(make([]byte, 8), h.address()...)
 	bind = le.AppendUint32(bind, id)
 	// The previous round has been closed, but the port is released a little later.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); ; time.Sleep(5 * time.Millisecond) {
 		err := h.cmCommand(abi.CMBindIP, 0, bind)
 		if err == nil {
 			break

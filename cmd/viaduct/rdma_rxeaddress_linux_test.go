@@ -23,7 +23,7 @@ func TestRXELateAddress(t *testing.T) {
 	if out, err := exec.Command("unshare", "-rn", "sh", "-c", device).CombinedOutput(); err != nil {
 		t.Skipf("SKIPPED: no network namespace with a veth device here: %v: %s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := exec.CommandContext(ctx, "unshare", "-rn", "sh", "-c", device+` && exec "$0" run --rdma --device rxe0 -- sh -c '
 		gids=/sys/class/infiniband/rxe0/ports/1/gids
@@ -36,8 +36,9 @@ func TestRXELateAddress(t *testing.T) {
 		i=$(basename $i)
 		cat $gids/../gid_attrs/ndevs/$i
 		ibv_devinfo -v | grep "GID\\[" | grep 192.0.2.77
-		ibv_rc_pingpong -g $i -n 10 >server & sleep 1
-		ibv_rc_pingpong -g $i -n 10 127.0.0.1 && wait $!
+		ibv_rc_pingpong -g $i -n 10 -p 18515 >server &
+		until grep -qs ":4853 [0-9A-F]*:0000 0A" /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done # port 18515
+		ibv_rc_pingpong -g $i -n 10 -p 18515 127.0.0.1 && wait $!
 	'`, os.Args[0])
 	c.Dir, c.Env = t.TempDir(), append(os.Environ(), asCommand+"=1")
 	c.WaitDelay = 5 * time.Second

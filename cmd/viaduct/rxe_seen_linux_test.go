@@ -26,12 +26,12 @@ func TestRXEPcap(t *testing.T) {
 	port := strconv.Itoa(20000 + rand.IntN(10000))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	server, serverOut := rxeAt(ctx, a, "rping -s -a "+a+" -p "+port+" -C 3")
+	server, serverOut := rxeAt(ctx, a, rpingWhole+"rping_whole -s -a "+a+" -p "+port+" -C 3")
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	client := command(ctx, "run", "--rdma", "--device", "rxe0="+b, "--pcap", file, "--", "sh", "-c",
-		"for i in 1 2 3 4 5 6 7 8 9; do rping -c -a "+a+" -p "+port+" -C 3 && exit; sleep 1; done; exit 1")
+		rpingWhole+"until rping_whole -c -a "+a+" -p "+port+" -C 3; do sleep 0.5; done")
 	client.WaitDelay = 5 * time.Second
 	out, err := client.CombinedOutput()
 	if err != nil {
@@ -86,7 +86,7 @@ func TestConformDevice(t *testing.T) {
 
 // conformDevice runs cases against a program on the device.
 func conformDevice(t *testing.T, program string, cases ...string) {
-	args := []string{"--patience", "20s", "--listen", "--exec", "exec " +
+	args := []string{"--patience", "60s", "--listen", "--exec", "exec " +
 		os.Args[0] + " run --rdma --device rxe0=" + wireAddr() + " -- " + program, "roce://" + wireAddr() + ":0"}
 	for _, name := range cases {
 		args = append(args, "--only", name)

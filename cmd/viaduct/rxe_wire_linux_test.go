@@ -30,22 +30,22 @@ func TestRXEWire(t *testing.T) {
 	need(t, "udaddy", "rdmacm-utils")
 	for _, c := range []struct{ server, client string }{
 		{"ibv_rc_pingpong -p PORT -g 1 -c -n 20 -s 20000", "ibv_rc_pingpong -p PORT -g 1 -c -n 20 -s 20000 ADDR"},
-		{"rping -s -a ADDR -p PORT -C 10", "rping -c -p PORT -C 10 -V -a ADDR"},
+		{"rping_whole -s -a ADDR -p PORT -C 10", "rping_whole -c -p PORT -C 10 -V -a ADDR"},
 		{"udaddy -c 2 -C 5", "udaddy -c 2 -C 5 -s ADDR"},
 	} {
 		t.Run(strings.Fields(c.server)[0], func(t *testing.T) {
 			port := strconv.Itoa(20000 + rand.IntN(10000))
 			a, b := wireAddr(), wireAddr()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			server, serverOut := rxeAt(ctx, a, strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.server))
+			server, serverOut := rxeAt(ctx, a, rpingWhole+strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.server))
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
 			// A client fails if started before the server, and a server serves only one client. So
 			// the script restarts the client until the client succeeds.
-			client, clientOut := rxeAt(ctx, b, "for i in 1 2 3 4 5 6 7 8 9; do "+
-				strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+" && exit; sleep 1; done; exit 1")
+			client, clientOut := rxeAt(ctx, b, rpingWhole+"until "+
+				strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+"; do sleep 0.5; done")
 			err := client.Run()
 			if err != nil {
 				cancel()
@@ -95,11 +95,11 @@ func TestRXEPortTaken(t *testing.T) {
 	if r.code != 0 || !strings.Contains(r.stdout, who) || !strings.Contains(r.stdout, "4791 of "+a) {
 		t.Errorf("--check: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	port := strconv.Itoa(20000 + rand.IntN(10000))
-	both, out := rxeAt(ctx, a, strings.ReplaceAll("ibv_rc_pingpong -p PORT -g 1 -c -n 20 & i=0; "+
-		"until ibv_rc_pingpong -p PORT -g 1 -c -n 20 localhost; do i=$((i + 1)); [ $i -lt 10 ] || exit 1; sleep 1; done; wait $!", "PORT", port))
+	both, out := rxeAt(ctx, a, strings.ReplaceAll("ibv_rc_pingpong -p PORT -g 1 -c -n 20 & "+
+		"until ibv_rc_pingpong -p PORT -g 1 -c -n 20 localhost; do sleep 0.5; done; wait $!", "PORT", port))
 	if err := both.Run(); err != nil {
 		t.Errorf("inside the host: %v\n%s", err, out)
 	}
@@ -123,7 +123,7 @@ func TestRXEExample(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-pgo=off", "-o", example, "viaduct/examples/roce").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	port := strconv.Itoa(20000 + rand.IntN(10000))
 	server, serverOut := rxeAt(ctx, wireAddr(), memory+" 1 1024 "+port)
