@@ -22,7 +22,7 @@ import (
 func TestRXEPs(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	psDir(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	var ended sync.WaitGroup
 	defer ended.Wait()
 	defer cancel()
@@ -56,7 +56,8 @@ func TestRXEPs(t *testing.T) {
 	}
 }
 
-// A closed queue pair is no longer listed by the rdma tool, although the supervisor still runs.
+// The closed objects of a program are no longer listed by the rdma tool, although the supervisor
+// still runs.
 func TestRXEResources(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	need(t, "rdma", "iproute2")
@@ -65,8 +66,7 @@ func TestRXEResources(t *testing.T) {
 		until rdma resource show qp | grep INIT; do sleep 0.1; done
 		rdma resource
 		kill $p; wait $p
-		while rdma resource show qp | grep -q INIT; do sleep 0.1; done
-		rdma resource`, strconv.Itoa(freePort(t)))
+		until rdma resource | grep "qp 0 cm_id 0 mr 0 ctx 0"; do sleep 0.1; done`, strconv.Itoa(freePort(t)))
 	want := regexp.MustCompile(`(?s)^link rxe0/- lqpn \d+ .*type RC state INIT .*comm ibv_rc_pingpong.*rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1 srq 0.*rxe0: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0`)
 	if !want.MatchString(r.stdout) {
 		t.Errorf("%s\nwant %s", r.stdout, want)
