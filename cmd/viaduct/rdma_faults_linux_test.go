@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,26 +127,40 @@ func TestRDMAObjects(t *testing.T) {
 }
 
 // asRDMASignals makes the test binary a program that opens rdma_cm repeatedly in a thread, while
-// signals interrupt the thread.
+// signals interrupt the thread. At most signalsEach signals interrupt a single open, because the
+// kernel repeats an interrupted open, and on a slow machine an open may take longer than the time
+// between two signals.
 const asRDMASignals = "VIADUCT_TEST_RDMA_SIGNALS"
+
+const signalsEach = 8
 
 func rdmaSignals() error {
 	signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1)
 	runtime.LockOSThread()
 	thread := unix.Gettid()
 	stop, stopped := make(chan struct{}), make(chan struct{})
+	var opens atomic.Int64
 	go func() {
 		defer close(stopped)
+		var of int64
+		sent := 0
 		for pause := time.Duration(0); ; pause = (pause + 7*time.Microsecond) % (300 * time.Microsecond) {
 			select {
 			case <-stop:
 				return
 			case <-time.After(pause):
+			}
+			if n := opens.Load(); n != of {
+				of, sent = n, 0
+			}
+			if sent < signalsEach {
+				sent++
 				unix.Tgkill(os.Getpid(), thread, unix.SIGUSR1)
 			}
 		}
 	}()
 	for range 500 {
+		opens.Add(1)
 		fd, err := unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
