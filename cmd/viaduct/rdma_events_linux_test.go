@@ -47,7 +47,7 @@ func rdmaEvents() (err error) {
 		if err := h.cmCommand(abi.CMResolveIP, 0, resolve); err != nil {
 			return fmt.Errorf("resolve_ip: %w", err)
 		}
-		if !readable(10_000) {
+		if !readable(60_000) {
 			return fmt.Errorf("event %d does not come", i)
 		}
 		if err := h.cmCommand(abi.CMGetEvent, abi.EventLen, body); err != nil {

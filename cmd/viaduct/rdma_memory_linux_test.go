@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/testkit"
 )
 
 // asRDMAMemory makes the test binary one of the programs of TestRDMAMemory. The value is "first
@@ -204,9 +205,9 @@ func (e *rdmaEnd) ring() error {
 	return e.rdmaAbuser.write(e.doorbell, b)
 }
 
-// completions waits up to 20 s for n completions, and returns their statuses.
+// completions waits up to a minute for n completions, and returns their statuses.
 func (e *rdmaEnd) completions(n int) (got []abi.WCStatus, err error) {
-	for end := time.Now().Add(20 * time.Second); len(got) < n; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); len(got) < n; time.Sleep(time.Millisecond) {
 		at := int(e.taken%64) * abi.CQELen
 		w := wordAt(e.cq, at+abi.FlagsAt)
 		if v := atomic.LoadUint32(w); v&abi.Valid != 0 {
@@ -369,7 +370,7 @@ func rdmaSecond(arg string) error {
 	}
 	if mode == "read" {
 		// Over TCP, Writes complete when sent, so that the bytes may arrive later.
-		for end := time.Now().Add(20 * time.Second); !bytes.Equal(mem[:400], bytes.Repeat([]byte("A"), 400)); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testkit.Patience); !bytes.Equal(mem[:400], bytes.Repeat([]byte("A"), 400)); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				return fmt.Errorf("second: %q was written", mem[:400])
 			}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/testkit"
 )
 
 // asRDMARights makes the test binary a program that registers unmapped and read-only memory.
@@ -123,7 +124,7 @@ func rightsOfWriting() error {
 	if got, err := from.completions(1); err != nil || got[0] != abi.WCSuccess {
 		return fmt.Errorf("a Write to memory that is there: %v, %v", got, err)
 	}
-	for end := time.Now().Add(10 * time.Second); !bytes.HasPrefix(b, []byte("payload")); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); !bytes.HasPrefix(b, []byte("payload")); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			return fmt.Errorf("the Write has not come")
 		}
