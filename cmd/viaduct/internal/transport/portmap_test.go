@@ -101,9 +101,8 @@ func TestNetConnThroughPortmap(t *testing.T) {
 				}
 				conns++
 				return a, b, func() {
-					for _, c := range []*sdp.Conn{a.(*sdp.Conn), b} {
-						c.Close()
-					}
+					go a.Close() // waits until the peer has the bytes written, unless the peer closes too
+					b.Close()
 					for _, c := range []*sdp.Conn{a.(*sdp.Conn), b} {
 						<-c.Done()
 					}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,38 +42,41 @@ func parse(t *testing.T, s string) (*addr.URL, *Transport) {
 // TestHungServer: every transport gives up after the same time if the kernel of the server accepts
 // the connection and the server then sends nothing, as a stopped server does. [V-35]
 func TestHungServer(t *testing.T) {
+	var all sync.WaitGroup // all run concurrently on any number of processors, because they wait for a timer
+	defer all.Wait()
 	for _, scheme := range Names() {
 		if scheme == "tcp" {
 			continue // tcp needs no answer to be connected
 		}
-		t.Run(scheme, func(t *testing.T) {
-			t.Parallel()
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			s := fmt.Sprintf("%s://%s", scheme, l.Addr())
-			if scheme == "vitcp" || scheme == "fcvi" {
-				s += "/x"
-			}
-			u, tr := parse(t, s)
-			began := time.Now()
-			if tr.IsStream() {
-				_, err = tr.DialStream(t.Context(), u, testOptions(t))
-			} else {
-				_, err = tr.DialMsg(t.Context(), u, testOptions(t))
-			}
-			if took := time.Since(began); err == nil || took < SetupTimeout/2 || took > 2*SetupTimeout {
-				t.Fatalf("%v after %v", err, took)
-			}
-			if scheme == "sdp" {
-				return // SDP's time-out for the Hello is as long, and may end first
-			}
-			if line := shell.LastLine("ping", err); !errors.Is(err, os.ErrDeadlineExceeded) ||
-				!strings.Contains(line, "no answer within 10s") || !strings.Contains(line, "stopped") {
-				t.Error(line)
-			}
+		all.Go(func() {
+			t.Run(scheme, func(t *testing.T) {
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				s := fmt.Sprintf("%s://%s", scheme, l.Addr())
+				if scheme == "vitcp" || scheme == "fcvi" {
+					s += "/x"
+				}
+				u, tr := parse(t, s)
+				began := time.Now()
+				if tr.IsStream() {
+					_, err = tr.DialStream(t.Context(), u, testOptions(t))
+				} else {
+					_, err = tr.DialMsg(t.Context(), u, testOptions(t))
+				}
+				if took := time.Since(began); err == nil || took < SetupTimeout/2 || took > 2*SetupTimeout {
+					t.Fatalf("%v after %v", err, took)
+				}
+				if scheme == "sdp" {
+					return // SDP's time-out for the Hello is as long, and may end first
+				}
+				if line := shell.LastLine("ping", err); !errors.Is(err, os.ErrDeadlineExceeded) ||
+					!strings.Contains(line, "no answer within 10s") || !strings.Contains(line, "stopped") {
+					t.Error(line)
+				}
+			})
 		})
 	}
 }
