@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"viaduct/internal/fc"
@@ -225,6 +226,7 @@ func TestLink(t *testing.T) {
 			}
 		}
 	}
+	testkit.Eventually(t, "the frames are counted", func() bool { return y.Stats().RecvFrames >= 50 })
 	if s := y.Stats(); s.RecvFrames != 50 || s.SentFrames != 50 {
 		t.Errorf("%+v", s)
 	}
@@ -241,64 +243,62 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// TestKeepAlive: an idle link stays up while the other end answers.
+// TestKeepAlive: an idle link stays up while the other end answers, and ends after twice K_A_TOV if
+// the other end is silent. The time is virtual, so that only silence ends a link, and no delay of a
+// busy machine.
 func TestKeepAlive(t *testing.T) {
-	addr, links, errs := accept(t)
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
-	defer cancel()
-	x, err := Dial(ctx, addr, Config{FabricName: 1, KATOV: 20 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-errs
-	y := <-links
-	sx, sy := newSink(), newSink()
-	x.Start(sx)
-	y.Start(sy)
-	for y.Stats().RecvFrames < 3 || x.Stats().RecvFrames < 3 { // until three LKA and their answers have arrived
-		select {
-		case err := <-sx.down:
-			t.Fatal(err)
-		case <-ctx.Done():
-			t.Fatalf("%+v, %+v", x.Stats(), y.Stats())
-		case <-time.After(time.Millisecond):
-		}
-	}
-	if len(sx.frames)+len(sy.frames) != 0 {
-		t.Error("a keep alive reached a device")
-	}
-	x.Close()
-	y.Close()
-	// An end that never answers loses the link.
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	go func() {
-		nc, err := ln.Accept()
+	const katov = 20 * time.Second
+	open := func(t *testing.T, nc net.Conn, cfg Config) (*Link, *sink) {
+		l, err := newLink(nc, cfg, 2)
 		if err != nil {
-			return
+			t.Fatal(err)
 		}
-		io.CopyN(nc, nc, SpecialLen)
-		io.Copy(io.Discard, nc)
-		nc.Close()
-	}()
-	z, err := Dial(ctx, ln.Addr().String(), Config{FabricName: 1, Peer: 2, KATOV: 20 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
+		s := newSink()
+		l.Start(s)
+		return l, s
 	}
-	sz := newSink()
-	z.Start(sz)
-	select {
-	case err := <-sz.down:
-		if !errors.Is(err, ErrSilent) {
-			t.Error(err)
-		}
-	case <-ctx.Done():
-		t.Error("a silent link lives for ever")
-	}
-	z.Close()
+	t.Run("answered", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := testkit.Pipe()
+			x, sx := open(t, a, Config{FabricName: 1, KATOV: katov})
+			y, sy := open(t, b, Config{FabricName: 2})
+			time.Sleep(10 * katov)
+			synctest.Wait()
+			if y.Stats().RecvFrames < 3 || x.Stats().RecvFrames < 3 { // three LKA and their answers
+				t.Errorf("%+v, %+v", x.Stats(), y.Stats())
+			}
+			if len(sx.frames)+len(sy.frames) != 0 {
+				t.Error("a keep alive reached a device")
+			}
+			for _, s := range []*sink{sx, sy} {
+				select {
+				case err := <-s.down:
+					t.Error(err)
+				default:
+				}
+			}
+			x.Close()
+			y.Close()
+		})
+	})
+	t.Run("silent", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := testkit.Pipe()
+			go io.Copy(io.Discard, b)
+			begin := time.Now()
+			z, sz := open(t, a, Config{FabricName: 1, KATOV: katov})
+			select {
+			case err := <-sz.down:
+				if took := time.Since(begin); !errors.Is(err, ErrSilent) || took != 2*katov {
+					t.Errorf("%v after %v", err, took)
+				}
+			case <-time.After(time.Hour):
+				t.Error("a silent link lives for ever")
+			}
+			z.Close()
+			b.Close()
+		})
+	})
 }
 
 // TestFCFS_2_1: a damaged frame is not delivered. The frames before and after are delivered.
