@@ -5,7 +5,9 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/samehost"
 	"viaduct/vi"
 )
@@ -51,6 +53,9 @@ func TestPath(t *testing.T) {
 		{Config{SameHost: samehost.Auto, WrapConn: func(nc net.Conn) net.Conn { return struct{ net.Conn }{nc} }}, "wrapped"},
 	} {
 		from, to, _, _ := benchPair(t, vi.ReliableDelivery, c.cfg)
+		for end := time.Now().Add(testkit.Patience); late(from.Path()) && time.Now().Before(end); {
+			from, to, _, _ = benchPair(t, vi.ReliableDelivery, c.cfg)
+		}
 		for _, v := range []*vi.VI{from, to} {
 			if p := v.Path(); p.SharedMemory != (c.why == "") || !strings.Contains(p.Why, c.why) ||
 				(p.Why == "") != p.SharedMemory {
@@ -58,4 +63,10 @@ func TestPath(t *testing.T) {
 			}
 		}
 	}
+}
+
+// late reports whether a link uses TCP because the listener was late. Auto gives a listener a
+// fraction of a second, which a busy machine may exceed.
+func late(p samehost.Path) bool {
+	return strings.Contains(p.Why, "in time") || strings.Contains(p.Why, "has not accepted")
 }
