@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -47,6 +48,10 @@ type measure struct {
 	// other has measured. The initiator waits for the peer's figures in peerReported; in hold the
 	// peer sends its figures and waits for the end of the initiator.
 	peerReported, hold func()
+
+	// over ends in the peer when the initiator has measured. The peer of opSetup, which cannot know
+	// how many connections come, and the peer of opHTTP serve until then.
+	over context.Context
 }
 
 // The operations.
@@ -253,6 +258,9 @@ func drive(m measure) (result, error) {
 	if err != nil {
 		return r, err
 	}
+	if m.Op == opSetup || m.Op == opHTTP {
+		in.Close() // the peer reports then
+	}
 	last, err := report()
 	if err != nil {
 		return r, fmt.Errorf("the peer did not report: %w", err)
@@ -292,12 +300,13 @@ func driveApart(program string, m measure) (result, error) {
 
 // drivePeer is the main function of the peer's process.
 func drivePeer(e endpoint, m measure) error {
-	over := make(chan struct{})
+	var stopped context.CancelFunc
+	m.over, stopped = context.WithCancel(context.Background())
 	go func() {
-		// The end of the input means that the initiator has ended.
+		// The end of the input means that the initiator has measured, or has ended.
 		io.Copy(io.Discard, os.Stdin)
-		close(over)
-		time.Sleep(3 * time.Second)
+		stopped()
+		time.Sleep(patience)
 		os.Exit(1)
 	}()
 	enc := json.NewEncoder(os.Stdout)
@@ -307,7 +316,7 @@ func drivePeer(e endpoint, m measure) error {
 	ended := false
 	m.hold = func() {
 		enc.Encode(end)
-		<-over
+		<-m.over.Done()
 	}
 	err := e.serve(m, func(v any) error { return enc.Encode(v) }, func() {
 		if m.Op == opIdle {
@@ -437,24 +446,18 @@ func (w *stopwatch) up(n int) bool {
 	return w.over
 }
 
-// setupGrace is how long the peer of opSetup continues after the time limit.
-const setupGrace = time.Second
-
-// setups measures the rate of calls of the function one until limit has passed. A call makes and
-// closes a connection.
+// setups measures the rate of calls of the function one, at least one call, until limit has passed.
+// A call makes and closes a connection.
 func setups(limit time.Duration, one func() error) (result, error) {
 	n := 0
-	w := watch(limit, 1)
-	for ; !w.up(1); n++ {
-		err := one()
-		if err != nil && time.Since(w.start) > limit+setupGrace {
-			break // the machine stood still for a while, and the peer has ended
-		}
-		if err != nil {
+	for w := watch(limit, 1); ; {
+		if err := one(); err != nil {
 			return result{}, fmt.Errorf("connection %d: %w", n, err)
 		}
+		if n++; w.up(1) {
+			return w.result(n, 0), nil
+		}
 	}
-	return w.result(n, 0), nil
 }
 
 // every returns the number of messages between two readings of the clock: as many messages of size

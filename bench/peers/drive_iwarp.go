@@ -69,12 +69,13 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 	}
 	ctx := context.Background()
 	if m.Op == opSetup {
-		ctx, cancel := context.WithTimeout(ctx, m.Time+setupGrace)
-		defer cancel()
 		for {
-			q, err := l.Accept(ctx)
+			q, err := l.Accept(m.over)
+			if m.over.Err() != nil {
+				return nil
+			}
 			if err != nil {
-				return nil // the time limit has passed
+				return err
 			}
 			go func() { <-q.Ended(); q.Close() }()
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -95,8 +96,7 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 		return err
 	}
 	if m.Op == opSetup {
-		end := time.AfterFunc(m.Time+setupGrace, func() { l.Close() })
-		defer end.Stop()
+		defer context.AfterFunc(m.over, func() { l.Close() })()
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -217,8 +217,7 @@ func streamOut(m measure, cs []net.Conn, b []byte) (result, error) {
 	var wg sync.WaitGroup
 	for i, c := range cs {
 		wg.Go(func() {
-			k := 0
-			for time.Now().Before(end) {
+			for k, first := 0, true; first || time.Now().Before(end); first = false { // at least one turn, even if the machine stands still
 				for range max(1, every(m.Size)) {
 					if _, err := c.Write(b[k*m.Size : (k+1)*m.Size]); err != nil {
 						errs[i] = err

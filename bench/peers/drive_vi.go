@@ -37,7 +37,7 @@ const spareRecvs = 256
 const pingRecvs = 16
 
 // grace is how long a connection request waits for the matching request of the peer.
-const grace = 5 * time.Second
+const grace = time.Minute
 
 // openVITCP opens a NIC of VI/TCP.
 func openVITCP(m measure, listen string) (*vi.NIC, error) {
@@ -410,18 +410,19 @@ func viSetups(nic *vi.NIC, m measure, target vi.Address) (result, error) {
 }
 
 func viServeSetup(nic *vi.NIC, m measure) error {
-	ctx, cancel := context.WithTimeout(context.Background(), m.Time+setupGrace)
-	defer cancel()
 	for {
-		req, err := nic.ConnectWait(ctx, vi.Address{Discriminator: []byte(discriminator)})
+		req, err := nic.ConnectWait(m.over, vi.Address{Discriminator: []byte(discriminator)})
+		if m.over.Err() != nil {
+			return nil
+		}
 		if err != nil {
-			return nil // the time limit has passed
+			return err
 		}
 		v, err := nic.CreateVI(viAttributes(m), nil, nil)
 		if err != nil {
 			return err
 		}
-		if err := req.Accept(ctx, v); err != nil {
+		if err := req.Accept(context.Background(), v); err != nil {
 			return err
 		}
 		go func() {

@@ -32,22 +32,15 @@ func (p *programme) http() {
 	}
 }
 
-// serveHTTP answers requests until the initiator has ended.
+// serveHTTP answers requests until the initiator has measured.
 func serveHTTP(m measure, l net.Listener) error {
 	body := buffer(m.Size)
-	gone := make(chan struct{})
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 		w.Write(body)
-	})
-	mux.HandleFunc("POST /end", func(http.ResponseWriter, *http.Request) { close(gone) })
-	srv := &http.Server{Handler: mux}
+	})}
 	go srv.Serve(l)
-	select {
-	case <-gone:
-	case <-time.After(m.Time + patience):
-	}
+	<-m.over.Done()
 	return srv.Close()
 }
 
@@ -80,7 +73,7 @@ func requests(m measure, dial func() (net.Conn, error)) (result, error) {
 		for i := range m.Conns {
 			wg.Go(func() {
 				took[i] = took[i][:0]
-				for last := time.Now(); last.Before(end) && errs[i] == nil; {
+				for last := time.Now(); errs[i] == nil && (len(took[i]) == 0 || last.Before(end)); {
 					errs[i] = get()
 					t := time.Now()
 					took[i] = append(took[i], t.Sub(last))
@@ -102,9 +95,5 @@ func requests(m measure, dial func() (net.Conn, error)) (result, error) {
 	}
 	slices.Sort(flat)
 	r.SlowUS = float64(flat[len(flat)*99/100].Nanoseconds()) / 1e3
-	a, err := client.Post("http://peer/end", "", nil)
-	if err == nil {
-		a.Body.Close()
-	}
 	return r, nil
 }

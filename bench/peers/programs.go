@@ -137,7 +137,7 @@ func (t *toolbox) command(name string, args ...string) *exec.Cmd {
 }
 
 // patience is how long a run of a program may take.
-const patience = 15 * time.Second
+const patience = 2 * time.Minute
 
 // output runs cmd, kills cmd after patience, and returns the standard output.
 func output(cmd *exec.Cmd) ([]byte, error) {
@@ -272,7 +272,7 @@ func (t *toolbox) ucxRun(transport, test string, size, n int) (result, error) {
 // waitListening waits until a program listens on a TCP port, without connecting to the port.
 func waitListening(port int) error {
 	want := fmt.Sprintf(":%04X ", port)
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 			text, _ := os.ReadFile(f)
 			for line := range strings.Lines(string(text)) {
