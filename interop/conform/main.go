@@ -16,6 +16,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,6 +30,7 @@ import (
 	"time"
 
 	"viaduct/interop/internal/link"
+	"viaduct/interop/internal/proc"
 )
 
 // fabrics is the number of listeners of fcvi. Each serves a single run at a time, because a
@@ -89,9 +91,7 @@ func run(viaduct string, runs int, role string, f link.Fault) (err error) {
 	start := func(p *link.Port, out *bytes.Buffer, args ...string) (c *exec.Cmd, err error) {
 		err = p.Do(func() error {
 			c = exec.Command(viaduct, args...)
-			if out != nil {
-				c.Stdout, c.Stderr = out, out
-			}
+			c.Stdout, c.Stderr = out, out
 			return c.Start()
 		})
 		return c, err
@@ -125,16 +125,21 @@ func run(viaduct string, runs int, role string, f link.Fault) (err error) {
 	for range 3 + fabrics {
 		select {
 		case <-lines:
-		case <-time.After(30 * time.Second):
-			return errors.New("viaduct echo does not listen within 30 s")
+		case <-time.After(time.Minute):
+			return errors.New("viaduct echo does not listen within a minute")
 		}
 	}
-	mapper, err := start(ports[0], nil, "portmap", "serve", "--map", h+":80="+h+":8080", "--listen", h+":3935")
-	if err != nil {
+	var mapper *proc.Process
+	if err := ports[0].Do(func() (err error) {
+		mapper, err = proc.Start(context.Background(), viaduct, "portmap", "serve", "--map", h+":80="+h+":8080", "--listen", h+":3935")
+		return err
+	}); err != nil {
 		return err
 	}
-	defer func() { mapper.Process.Kill(); mapper.Wait() }()
-	time.Sleep(time.Second)
+	defer mapper.Kill()
+	if err := mapper.Says("listening ", 1); err != nil {
+		return err
+	}
 	holder, err := hold(ports[1])
 	if err != nil {
 		return err
