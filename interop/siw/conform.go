@@ -50,7 +50,7 @@ var siwPassive = []fault{
 var deadly = fault{"iwarp/long-private-reply", "MPA-7.1.1-22"}
 
 // conformLimit is the time for a run of the command.
-const conformLimit = 2 * time.Minute
+const conformLimit = 5 * time.Minute
 
 // conform runs the command against siw as Responder, and as Initiator. rping's server ends after a
 // client other than rping. So the server is started for each case, and only cases of one connection
@@ -75,7 +75,7 @@ func (r *runner) conform(ctx context.Context) error {
 			if f.row != "" {
 				want = []fault{f}
 			}
-			if _, err := r.guest.run(ctx, 40*time.Second, server); err != nil {
+			if _, err := r.guest.run(ctx, talkLimit, server); err != nil {
 				return errors.Join(append(errs, err)...)
 			}
 			// Without the pause, siw would leave bytes unread after its Reply, if the bytes follow

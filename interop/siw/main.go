@@ -28,7 +28,7 @@ func main() {
 	flag.BoolVar(&o.nvmeOnly, "nvme", false, "have the guest's kernel use viaduct nvme serve as a disk, and nothing else")
 	flag.DurationVar(&o.soak, "soak", 0, "with -nvme: write and verify 1 GiB too, then a little at a time for so long, with resets and restarts")
 	flag.BoolVar(&o.record, "record", false, "renew the recorded conversations in interop/testdata and stop")
-	flag.DurationVar(&o.limit, "timeout", 6*time.Minute, "time for everything but building the guest")
+	flag.DurationVar(&o.limit, "timeout", 20*time.Minute, "time for everything but building the guest")
 	require := flag.Bool("require", false, "fail if something is missing, instead of skipping")
 	flag.Parse()
 	err := o.run(ctx)

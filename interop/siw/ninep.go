@@ -31,9 +31,9 @@ func (d *disk) ninep(ctx context.Context) error {
 		return err
 	}
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
-	out, err := d.guest.run(ctx, time.Minute, "set -e\nmodprobe 9p\n"+d.guide.command("modprobe 9pnet_rdma")+`
+	out, err := d.guest.run(ctx, 5*time.Minute, "set -e\nmodprobe 9p\n"+d.guide.command("modprobe 9pnet_rdma")+`
 i=0
-until `+d.guide.command("mount -t 9p", "SERVER", "10.0.2.2")+`; do i=$((i+1)); [ $i -lt 20 ]; sleep 0.5; done
+until `+d.guide.command("mount -t 9p", "SERVER", "10.0.2.2")+`; do i=$((i+1)); [ $i -lt 120 ]; sleep 0.5; done
 cp -r /mnt /tmp/copy
 if cat /mnt/none 2>/dev/null; then exit 1; fi
 umount /mnt; cd /tmp/copy; find . -type f | sort | xargs sha256sum`)

@@ -47,10 +47,10 @@ func (r *runner) nvme(ctx context.Context) error {
 		return err
 	}
 	defer d.stop()
-	if _, err := r.guest.run(ctx, 30*time.Second, debian); err != nil {
+	if _, err := r.guest.run(ctx, 3*time.Minute, debian); err != nil {
 		return skip("the guest lacks a module: " + err.Error())
 	}
-	if _, err := r.guest.run(ctx, time.Minute, "set -e\n"+page.command("modprobe siw")+"\n"+page.command("rdma link add")+"\n"+page.command("modprobe nvme-rdma")); err != nil {
+	if _, err := r.guest.run(ctx, 3*time.Minute, "set -e\n"+page.command("modprobe siw")+"\n"+page.command("rdma link add")+"\n"+page.command("modprobe nvme-rdma")); err != nil {
 		return err
 	}
 	for _, c := range d.checks() {
@@ -136,7 +136,7 @@ const (
 		"modprobe nvme-rdma; modprobe ext4; modprobe xfs"
 
 	// live waits until the guest's controller is connected.
-	live = "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 500 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]\n"
+	live = "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 1200 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]\n"
 )
 
 // fio returns a command to write to the disk and verify the data.
@@ -157,31 +157,31 @@ func (d *disk) fileSystem(mkfs, mount, check string) string {
 
 func (d *disk) checks() []diskCheck {
 	connect := d.guide.command("nvme connect", "SERVER", "10.0.2.2", "4420", d.at) + " -i 2 --reconnect-delay=1 --keep-alive-tmo=5\n"
-	ready := "i=0; until [ -b " + diskDev + " ] && [ -b /dev/nvme0n2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 300 ]; done\n"
+	ready := "i=0; until [ -b " + diskDev + " ] && [ -b /dev/nvme0n2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 1200 ]; done\n"
 	checks := []diskCheck{
-		{"discover", time.Minute, fmt.Sprintf("nvme discover -t rdma -a 10.0.2.2 -s %s >/tmp/d 2>&1 || { cat /tmp/d; exit 1; }\ngrep -q 'subnqn: *%s' /tmp/d && grep -q 'rdma_prtype: iwarp' /tmp/d", d.at, nqn), nil},
-		{"connect over two queues", time.Minute, connect + ready + "dmesg | grep 'mapped 2/0/0'\n" +
+		{"discover", 5 * time.Minute, fmt.Sprintf("nvme discover -t rdma -a 10.0.2.2 -s %s >/tmp/d 2>&1 || { cat /tmp/d; exit 1; }\ngrep -q 'subnqn: *%s' /tmp/d && grep -q 'rdma_prtype: iwarp' /tmp/d", d.at, nqn), nil},
+		{"connect over two queues", 5 * time.Minute, connect + ready + "dmesg | grep 'mapped 2/0/0'\n" +
 			"nvme id-ctrl /dev/nvme0 >/dev/null && nvme id-ns " + diskDev + " >/dev/null && nvme smart-log /dev/nvme0 >/dev/null && nvme effects-log /dev/nvme0 >/dev/null", nil},
-		{"ext4, with files read back after the caches were dropped", 2 * time.Minute,
+		{"ext4, with files read back after the caches were dropped", 5 * time.Minute,
 			"dd if=/dev/urandom of=/tmp/r bs=64k count=64 2>/dev/null\n" + d.fileSystem(d.guide.command("mkfs.ext4"), d.guide.command("mount "+diskDev), "/usr/bin/e2fsck -fn"), nil},
-		{"xfs, the same", 2 * time.Minute, d.fileSystem("/usr/bin/mkfs.xfs -q -f "+diskDev, "mount -t xfs "+diskDev+" /mnt", "/usr/bin/xfs_repair -n"), nil},
-		{"fio of 128 MiB, 512 bytes to 1 MiB at depths 1, 16 and 128", 3 * time.Minute,
+		{"xfs, the same", 5 * time.Minute, d.fileSystem("/usr/bin/mkfs.xfs -q -f "+diskDev, "mount -t xfs "+diskDev+" /mnt", "/usr/bin/xfs_repair -n"), nil},
+		{"fio of 128 MiB, 512 bytes to 1 MiB at depths 1, 16 and 128", 10 * time.Minute,
 			fio("shallow", blocks+"--size=16M --iodepth=1") +
 				fio("mixed", blocks+"--size=64M --iodepth=16") +
 				fio("deep", blocks+"--size=48M --iodepth=128"), nil},
-		{"a disk is added, resized and removed", time.Minute, "[ ! -e /dev/nvme0n3 ]", d.events},
-		{"discard and write-zeroes read back as zeroes", time.Minute, "dd if=/dev/urandom of=" + diskDev + " bs=1M count=4 oflag=direct 2>/dev/null\n" +
+		{"a disk is added, resized and removed", 5 * time.Minute, "[ ! -e /dev/nvme0n3 ]", d.events},
+		{"discard and write-zeroes read back as zeroes", 5 * time.Minute, "dd if=/dev/urandom of=" + diskDev + " bs=1M count=4 oflag=direct 2>/dev/null\n" +
 			"blkdiscard -o 0 -l 1048576 " + diskDev + " && nvme write-zeroes " + diskDev + " -s 4096 -c 2047 >/dev/null\n" +
 			"dd if=" + diskDev + " bs=1M count=4 iflag=direct of=/tmp/z 2>/dev/null; dd if=/dev/zero of=/tmp/zero bs=1M count=1 2>/dev/null\n" +
 			"dd if=/tmp/z bs=1M count=1 2>/dev/null | cmp - /tmp/zero; dd if=/tmp/z bs=1M skip=2 count=1 2>/dev/null | cmp - /tmp/zero\n" +
 			"if dd if=/tmp/z bs=1M skip=1 count=1 2>/dev/null | cmp -s - /tmp/zero; then echo 'what was not discarded is zero'; exit 1; fi", nil},
-		{"20 resets under verified input and output", 4 * time.Minute, "(" + fio("reset", "--rw=randwrite --bs=16k --size=16M --iodepth=8 --loops=3") + ") & f=$!\n" +
+		{"20 resets under verified input and output", 10 * time.Minute, "(" + fio("reset", "--rw=randwrite --bs=16k --size=16M --iodepth=8 --loops=3") + ") & f=$!\n" +
 			"for n in $(seq 20); do sleep 0.2; nvme reset /dev/nvme0 || true; " + live + "done\nwait $f", nil},
-		{"the target killed and restarted under verified input and output", 3 * time.Minute,
+		{"the target killed and restarted under verified input and output", 5 * time.Minute,
 			"rm -f /tmp/done; (" + fio("killed", "--rw=randwrite --bs=16k --size=32M --iodepth=8") + "echo $? >/tmp/done) >/dev/null 2>&1 &", d.kill},
 	}
 	return append(append(checks, d.soakChecks()...), diskCheck{
-		"disconnect", time.Minute, d.guide.command("nvme disconnect") + "; dmesg | grep -E 'WARNING|BUG:|Call Trace' && exit 1; true", d.nothingLeft,
+		"disconnect", 5 * time.Minute, d.guide.command("nvme disconnect") + "; dmesg | grep -E 'WARNING|BUG:|Call Trace' && exit 1; true", d.nothingLeft,
 	})
 }
 
@@ -192,7 +192,7 @@ func (d *disk) kill(ctx context.Context) error {
 	if err := d.restart(ctx); err != nil {
 		return err
 	}
-	_, err := d.guest.run(ctx, 2*time.Minute, "i=0; while [ ! -e /tmp/done ] && [ $i -lt 1000 ]; do sleep 0.1; i=$((i+1)); done; cat /tmp/fio; [ \"$(cat /tmp/done)\" = 0 ]")
+	_, err := d.guest.run(ctx, 10*time.Minute, "i=0; while [ ! -e /tmp/done ] && [ $i -lt 4000 ]; do sleep 0.1; i=$((i+1)); done; cat /tmp/fio; [ \"$(cat /tmp/done)\" = 0 ]")
 	return err
 }
 
@@ -215,8 +215,8 @@ func (d *disk) events(ctx context.Context) error {
 				return err
 			}
 		}
-		wait := "i=0; until " + step.script + "; do i=$((i+1)); [ $i -lt 300 ] || { ls /sys/block; exit 1; }; sleep 0.1; done"
-		if _, err := d.guest.run(ctx, time.Minute, wait); err != nil {
+		wait := "i=0; until " + step.script + "; do i=$((i+1)); [ $i -lt 1200 ] || { ls /sys/block; exit 1; }; sleep 0.1; done"
+		if _, err := d.guest.run(ctx, 5*time.Minute, wait); err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)
 		}
 	}
@@ -225,7 +225,7 @@ func (d *disk) events(ctx context.Context) error {
 
 // nothingLeft waits until "viaduct ps" lists no stream of the target.
 func (d *disk) nothingLeft(ctx context.Context) error {
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		out, err := exec.CommandContext(ctx, d.viaduct, "ps").Output()
 		if err != nil {
 			return err

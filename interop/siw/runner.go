@@ -45,9 +45,9 @@ type talk struct {
 }
 
 const (
-	guestPort  = 7174 // first port of servers in the guest
-	guestPorts = 3    // number of ports that can be reached, from guestPort on
-	talkLimit  = 60 * time.Second
+	guestPort  = 7174            // first port of servers in the guest
+	guestPorts = 3               // number of ports that can be reached, from guestPort on
+	talkLimit  = 3 * time.Minute // long, because the guest may have an emulated processor on a busy machine
 )
 
 // A runner holds the guest and the results of the checks.
@@ -103,13 +103,13 @@ func (r *runner) boot(ctx context.Context) (err error) {
 	}
 	r.captures = append(r.captures, capture)
 	r.logf("guest: up in %.1f s", time.Since(begin).Seconds())
-	_, err = r.guest.run(ctx, 10*time.Second, rmem)
+	_, err = r.guest.run(ctx, talkLimit, rmem)
 	return err
 }
 
 // load loads siw in the given mode.
 func (r *runner) load(ctx context.Context, m mode) error {
-	if _, err := r.guest.run(ctx, 30*time.Second, "load-siw "+m.load); err != nil {
+	if _, err := r.guest.run(ctx, talkLimit, "load-siw "+m.load); err != nil {
 		return fmt.Errorf("loading siw (%s): %w", m.name, err)
 	}
 	return nil
@@ -210,10 +210,10 @@ func (r *runner) ping(m mode, args ...string) []string {
 // listening waits until our server listens at the port.
 func (r *runner) listening(ctx context.Context, h *process, port int) error {
 	if !r.rdma {
-		return h.waitFor("listening ", 20*time.Second)
+		return h.waitFor("listening ", talkLimit)
 	}
 	entry := fmt.Sprintf(":%04X 00000000:0000 0A ", port) // rping of rdma-core does not print that it listens
-	for over := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for over := time.Now().Add(talkLimit); ; time.Sleep(10 * time.Millisecond) {
 		if b, err := os.ReadFile("/proc/net/tcp"); err != nil || strings.Contains(string(b), entry) {
 			return err
 		}
@@ -250,7 +250,7 @@ func (r *runner) pingTalks(m mode) (talks []talk) {
 // diagnose prints the state of the guest after a failed conversation.
 func (r *runner) diagnose(ctx context.Context) {
 	const script = `ps | grep -v ' \['; for p in $(pidof rping ib_write_bw ib_read_bw ib_send_bw); do echo "process $p"; cat /proc/$p/stack; done; netstat -tn; dmesg | tail -n 12`
-	out, err := r.guest.run(ctx, 10*time.Second, script)
+	out, err := r.guest.run(ctx, time.Minute, script)
 	if err != nil {
 		out += fmt.Sprintf("%v\nits console ends with:\n%s", err, r.guest.consoleTail(15))
 	}
@@ -311,7 +311,7 @@ func (r *runner) viaductServes(ctx context.Context, m mode, size int) error {
 	if err = r.tornDown(err); err != nil {
 		return fmt.Errorf("the guest's client: %w\nour server: %s", err, h.said())
 	}
-	return h.wait(20 * time.Second)
+	return h.wait(talkLimit)
 }
 
 // viaductCalls runs our client against the guest's server.
@@ -323,7 +323,7 @@ func (r *runner) viaductCalls(ctx context.Context, m mode, size int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.guest.run(ctx, 40*time.Second, fmt.Sprintf("wait-port %d", guestPort)); err != nil {
+	if _, err := r.guest.run(ctx, talkLimit, fmt.Sprintf("wait-port %d", guestPort)); err != nil {
 		return err
 	}
 	h, err := r.startViaduct(ctx, r.ping(m, "-c", "-a", "127.0.0.1", "-p", strconv.Itoa(r.forward[0]), "-S", strconv.Itoa(size), "-C", strconv.Itoa(r.count), "-V")...)

@@ -12,7 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // unpack returns the files of a newc archive, by name. unpack is a simple second implementation of
@@ -187,17 +188,17 @@ func TestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.waitFor("listening ", 10*time.Second); err != nil {
+	if err := h.waitFor("listening ", testkit.Patience); err != nil {
 		t.Error(err)
 	}
 	h.kill()
 	if h, err = r.startViaduct(t.Context(), "-c", "echo broken; exit 3"); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.waitFor("listening ", 10*time.Second); err == nil || !strings.Contains(err.Error(), "broken") {
+	if err := h.waitFor("listening ", testkit.Patience); err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("waitFor: %v", err)
 	}
-	if err := h.wait(10 * time.Second); err == nil || !strings.Contains(err.Error(), "status 3") {
+	if err := h.wait(testkit.Patience); err == nil || !strings.Contains(err.Error(), "status 3") {
 		t.Errorf("wait: %v", err)
 	}
 }

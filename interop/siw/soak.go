@@ -71,7 +71,7 @@ func (d *disk) round(ctx context.Context, n int, first func(context.Context) err
 
 // reset resets the guest's controller and waits for the new connection.
 func (d *disk) reset(ctx context.Context) error {
-	_, err := d.guest.run(ctx, time.Minute, "set -e\nnvme reset /dev/nvme0 || { sleep 1; nvme reset /dev/nvme0; }\n"+live)
+	_, err := d.guest.run(ctx, 5*time.Minute, "set -e\nnvme reset /dev/nvme0 || { sleep 1; nvme reset /dev/nvme0; }\n"+live)
 	return err
 }
 
@@ -83,6 +83,6 @@ func (d *disk) restart(ctx context.Context) error {
 	if err := d.start(ctx); err != nil {
 		return err
 	}
-	_, err := d.guest.run(ctx, time.Minute, live)
+	_, err := d.guest.run(ctx, 5*time.Minute, live)
 	return err
 }

@@ -58,7 +58,7 @@ int run_tests(const struct test *tests, int n)
 	for (int i = 0; i < n; i++) {
 		faults[0] = skipped[0] = 0;
 		printf("     %s ...\n", tests[i].name); /* the last one, if the program hangs */
-		alarm(20);
+		alarm(60);
 		tests[i].run();
 		alarm(0);
 		printf("%s %s: %s%s%s\n", faults[0] ? "FAIL" : skipped[0] ? "SKIP" : "ok  ", tests[i].name,
