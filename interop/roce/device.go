@@ -165,10 +165,15 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	}
 	client := strings.Join([]string{t.line, atClient, t.client, address}, " ")
 	// The server may be late, so the client is tried repeatedly. The server serves a single client,
-	// so a client failing after connecting finds no server later.
-	err := call("for i in 1 2 3 4 5 6 7 8 9; do sleep 1; " + client + " && exit 0; done; exit 1")
+	// so a client that has been connected is not tried again.
+	err := call("for i in $(seq 60); do sleep 1; said=$(" + client + " 2>&1); status=$?; echo \"$said\"; [ $status = 0 ] && exit 0\n" +
+		"case $said in *'" + spent + "'*) exit 1 ;; esac; done; exit 1")
 	if err != nil {
 		cancel()
+		if !t.serves { // the guest's server would wait for ever
+			program, _, _ := strings.Cut(t.line, " ")
+			g.run(time.Minute, "killall "+program)
+		}
 		return fmt.Errorf("%w (server: %v)", err, <-served)
 	}
 	return <-served

@@ -205,7 +205,7 @@ type guest struct {
 }
 
 // bootLimit is long, because without KVM the processor is emulated.
-const bootLimit = 120 * time.Second
+const bootLimit = 5 * time.Minute
 
 // boot starts a guest at the tap interface, captures the packets of the guest's network card, and
 // waits until the guest accepts commands.
@@ -246,7 +246,7 @@ func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, err
 // run runs a shell script in the guest, for at most limit, and returns the output. A status other
 // than 0 is an error.
 func (g *guest) run(limit time.Duration, script string) (string, error) {
-	d := net.Dialer{Timeout: 2 * time.Second}
+	d := net.Dialer{Timeout: 20 * time.Second}
 	c, err := d.Dial("tcp", net.JoinHostPort(g.address, "2323"))
 	if err != nil {
 		return "", err
@@ -275,10 +275,10 @@ func (g *guest) consoleTail() string {
 
 // stop shuts the guest down, and so completes the capture.
 func (g *guest) stop() {
-	g.run(2*time.Second, "poweroff -f")
+	go g.run(2*time.Second, "poweroff -f") // nothing answers
 	select {
 	case <-g.exited:
-	case <-time.After(3 * time.Second):
+	case <-time.After(20 * time.Second):
 		g.cmd.Process.Kill()
 		<-g.exited
 	}

@@ -28,7 +28,7 @@ type talk struct {
 const (
 	pingPort  = "18515"
 	pingQKey  = 0x11111111
-	talkLimit = 60 * time.Second
+	talkLimit = 3 * time.Minute // long, because the guest may have an emulated processor on a busy machine
 
 	// guestTimeout is long, because a guest with an emulated processor may answer late on a busy
 	// machine.
