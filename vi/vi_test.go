@@ -56,7 +56,7 @@ func connect(t testing.TB, x, y *vi.VI) {
 		return vi.Address{Host: v.NIC().Query().LocalAddress, Discriminator: []byte("d")}
 	}
 	for _, c := range [2][2]*vi.VI{{x, y}, {y, x}} {
-		if err := c[0].ConnectPeerRequest(address(c[0]), address(c[1]), 10*time.Second); err != nil {
+		if err := c[0].ConnectPeerRequest(address(c[0]), address(c[1]), testkit.Patience); err != nil {
 			t.Fatal(err)
 		}
 	}

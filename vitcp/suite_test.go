@@ -20,6 +20,7 @@ func TestVI_SuitePortable(t *testing.T) {
 }
 
 func suiteHarness(t *testing.T, cfg Config) vitest.Harness {
+	cfg.DrainTimeout = patience // a slow machine must not lose the data of completed sends
 	return vitest.Harness{
 		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
 			return vi.Open(openProvider(t, cfg), "127.0.0.1", c)

@@ -190,29 +190,26 @@ func testConnectFailures(e *env) {
 		}
 		open <- r
 	}()
-	const limit = 60 * time.Millisecond
-	var took time.Duration
+	var took, limit time.Duration
 	var found *vi.ConnRequest
-	for asked := false; !asked; {
+	for asked, next := false, 60*time.Millisecond; !asked; {
 		begin := time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		_, err = v.ConnectRequest(ctx, e.address(0), at)
-		took = time.Since(begin)
+		ctx, cancel := context.WithTimeout(context.Background(), next)
+		_, got := v.ConnectRequest(ctx, e.address(0), at)
 		cancel()
-		if errors.Is(err, vi.ErrNoMatch) {
-			// The other side does not wait yet. The pause is needed because a provider keeps state
-			// for the repetitions of each request, and rapid requests would exhaust that state.
-			time.Sleep(200 * time.Microsecond)
-			continue
-		}
-		var lost <-chan time.Time // fires if a lossy network must have lost the request
-		if e.Lossy {
-			lost = time.After(limit)
+		// The other side does not wait yet, or has found an earlier request. The pause is needed
+		// because a provider keeps state for the repetitions of each request, and rapid requests
+		// would exhaust that state.
+		pause := 200 * time.Microsecond
+		if !errors.Is(got, vi.ErrNoMatch) {
+			err, took, limit = got, time.Since(begin), next
+			pause = next
+			next *= 2 // if the request was lost, or the machine is too slow for the limit
 		}
 		select {
 		case found = <-open:
 			asked = true
-		case <-lost:
+		case <-time.After(pause):
 		}
 	}
 	e.wantErr("timeout", err, vi.ErrTimeout)
@@ -272,11 +269,11 @@ func testConnectFailures(e *env) {
 	}
 }
 
-// accurate checks that an operation with a time limit ended at the limit or at most a second later.
-// The second is for a busy machine. [VIA-6.4-19]
+// accurate checks that an operation with a time limit did not end before the limit, and that the
+// limit ended the operation. The suite's patience is for a busy machine. [VIA-6.4-19]
 func (e *env) accurate(what string, took, limit time.Duration) {
 	e.Helper()
-	if took < limit-time.Millisecond || took > limit+time.Second*time.Duration(max(1, e.Scale)) {
+	if took < limit-time.Millisecond || took > limit+e.patience() {
 		e.Errorf("%s with a limit of %v took %v", what, limit, took)
 	}
 }

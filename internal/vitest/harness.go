@@ -197,8 +197,12 @@ func (e *env) patience() time.Duration {
 		}
 		return limit * time.Duration(max(1, e.Scale))
 	}
-	return 10 * time.Second * time.Duration(max(1, e.Scale))
+	return patience * time.Duration(max(1, e.Scale))
 }
+
+// patience is several times the duration of any expected event on a busy machine. Only a failing
+// test waits so long.
+const patience = time.Minute
 
 // moment is the time the suite waits before concluding that an event does not happen.
 const moment = 3 * time.Millisecond

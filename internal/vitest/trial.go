@@ -175,7 +175,7 @@ func (x *trial) run(f func()) (broken bool) {
 }
 
 // bound returns the time the other side may take to detect that a connection broke.
-func (e *env) bound() time.Duration { return 10 * time.Second * time.Duration(max(1, e.Scale)) }
+func (e *env) bound() time.Duration { return patience * time.Duration(max(1, e.Scale)) }
 
 // audit checks how the connections of a trial ended. It returns "" if a connection broke and was
 // properly reported, which explains a finding. Otherwise it returns the fault.
@@ -256,7 +256,11 @@ func flushed(v *vi.VI) string {
 		vi.StatusRDMAProtection | vi.StatusLengthError | vi.StatusFormatError | vi.StatusProtectionError
 	for _, wait := range []func(context.Context) (*vi.Descriptor, error){v.SendWait, v.RecvWait} {
 		for {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			limit := time.Second
+			if v.State() == vi.Error {
+				limit = patience
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			d, err := wait(ctx)
 			cancel()
 			if d == nil {
