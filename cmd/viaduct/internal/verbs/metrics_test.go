@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -270,12 +269,7 @@ func TestMetricsExact(t *testing.T) {
 
 // TestMetricsErrors: failures are counted by kind, and so are repeated attempts.
 func TestMetricsErrors(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := l.Addr().String()
-	l.Close()
+	at := testkit.ClosedPort(t)
 	for _, scheme := range []string{"vitcp", "iwarp", "sdp", "tcp"} {
 		u, err := addr.Parse(scheme + "://" + at)
 		if scheme == "vitcp" {
