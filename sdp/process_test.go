@@ -222,7 +222,7 @@ func holderMain() int {
 			ans.Handover, err = a.handOver(ctx, o.Suspend)
 		case o.Finish:
 			if ans.Sums, err = a.finish(); err == nil {
-				a.c.(*Conn).SetLinger(20)
+				a.c.(*Conn).SetLinger(int(testkit.Patience.Seconds()))
 				err = a.c.Close()
 			}
 			ans.Written = a.written
@@ -291,7 +291,7 @@ func (h *holder) end(asked bool) {
 		return
 	}
 	h.in.Close()
-	kill := time.AfterFunc(20*time.Second, func() { h.cmd.Process.Kill() })
+	kill := time.AfterFunc(testkit.Patience, func() { h.cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := h.cmd.Wait(); asked && err != nil {
 		h.t.Errorf("holder: %v\n%s", err, h.errs.String())
@@ -341,7 +341,7 @@ func TestSDP_13_1_1_Processes(t *testing.T) {
 			}
 			c := nc.(*Conn)
 			defer shut(t, c)
-			c.SetDeadline(time.Now().Add(50 * time.Second))
+			c.SetDeadline(time.Now().Add(5 * testkit.Patience))
 			var accepted answer
 			if err := old.out.Decode(&accepted); err != nil || accepted.Err != "" {
 				t.Fatal(err, accepted.Err)
@@ -356,7 +356,7 @@ func TestSDP_13_1_1_Processes(t *testing.T) {
 					return int64(st.RecvBytesBcopy + st.RecvBytesRead + st.RecvBytesWrite + st.RecvBytesPrefix), int64(st.SentBytesBcopy + st.SentBytesRead + st.SentBytesWrite + st.SentBytesPrefix)
 				}
 				in, out := moved()
-				for {
+				for late := time.After(testkit.Patience); ; {
 					i, o := moved()
 					if i-in >= v.most && o-out >= v.most {
 						break
@@ -366,7 +366,7 @@ func TestSDP_13_1_1_Processes(t *testing.T) {
 						t.Fatalf("Read: %v", err)
 					case err := <-us.writing:
 						t.Fatalf("Write: %v", err)
-					case <-ctx.Done():
+					case <-late:
 						t.Fatalf("moved %d and %d bytes of %d", i-in, o-out, v.most)
 					case <-time.After(time.Millisecond):
 					}
