@@ -3,29 +3,21 @@ package sdp
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
-	"runtime"
+	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
-
-	"viaduct/internal/testkit"
 )
 
 // TestReserve: the address for the Port Mapper stays reserved until release is called, and only
 // connections of the dialer can use the address.
 func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
-	steadyFiles()
 	service := netip.MustParseAddrPort("127.0.0.1:9")
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := free.Addr().(*net.TCPAddr).Port
-	free.Close()
+	port := portOfNobody(t)
 	for _, v := range []struct {
 		what    string
 		at      net.Addr // Dialer.Net.LocalAddr
@@ -52,7 +44,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 				}
 			}
 			d := Dialer{Net: net.Dialer{LocalAddr: v.at}}
-			files := testkit.OpenFiles()
+			files := openFiles()
 			local, release, err := d.reserve(v.service)
 			if err != nil {
 				t.Fatal(err)
@@ -61,7 +53,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 				v.port != 0 && int(local.Port()) != v.port {
 				t.Errorf("%v", local)
 			}
-			if n := testkit.OpenFiles() - files; n != 1 {
+			if n := openedSince(files); n != 1 {
 				t.Errorf("%d descriptors are held, want 1", n)
 			}
 			// Another program's socket cannot use the address.
@@ -88,7 +80,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 			ln.Close()
 			release()
 			release()
-			if n := testkit.OpenFiles() - files; n != 0 {
+			if n := openedSince(files); n != 0 {
 				t.Errorf("%d descriptors are left", n)
 			}
 			l, err := lc.Listen(t.Context(), "tcp", local.String())
@@ -99,10 +91,10 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 		})
 	}
 	t.Run("not wanted", func(t *testing.T) {
-		files := testkit.OpenFiles()
+		files := openFiles()
 		local, release, err := (&Dialer{NoCpPort: true}).reserve(service)
-		if err != nil || local.IsValid() || testkit.OpenFiles() != files {
-			t.Errorf("%v, %v, %d descriptors", local, err, testkit.OpenFiles()-files)
+		if err != nil || local.IsValid() || openedSince(files) != 0 {
+			t.Errorf("%v, %v, %d descriptors", local, err, openedSince(files))
 		}
 		release()
 	})
@@ -111,11 +103,11 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 			{IP: net.IPv4(192, 0, 2, 1)},
 			{IP: net.ParseIP("fe80::1"), Zone: "none0"}, // the interface does not exist
 		} {
-			files := testkit.OpenFiles()
+			files := openFiles()
 			_, release, err := (&Dialer{Net: net.Dialer{LocalAddr: at}}).reserve(service)
 			var oe *net.OpError
-			if !errors.As(err, &oe) || oe.Op != "bind" || testkit.OpenFiles() != files {
-				t.Errorf("%v: %v, %d descriptors are left", at, err, testkit.OpenFiles()-files)
+			if !errors.As(err, &oe) || oe.Op != "bind" || openedSince(files) != 0 {
+				t.Errorf("%v: %v, %d descriptors are left", at, err, openedSince(files))
 			}
 			release()
 		}
@@ -127,7 +119,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 		}
 		few := lim
 		few.Cur = 3
-		files := testkit.OpenFiles()
+		files := openFiles()
 		for _, at := range []net.Addr{nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5)}} {
 			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
 				t.Fatal(err)
@@ -136,8 +128,8 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 			if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &lim); lerr != nil {
 				t.Fatal(lerr)
 			}
-			if !errors.Is(err, unix.EMFILE) || testkit.OpenFiles() != files {
-				t.Errorf("from %v: %v, %d descriptors are left", at, err, testkit.OpenFiles()-files)
+			if !errors.Is(err, unix.EMFILE) || openedSince(files) != 0 {
+				t.Errorf("from %v: %v, %d descriptors are left", at, err, openedSince(files))
 			}
 			release()
 		}
@@ -166,15 +158,59 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 	})
 }
 
-// steadyFiles waits until goroutines left by other tests no longer close descriptors.
-func steadyFiles() {
-	runtime.GC()
-	for n, same := testkit.OpenFiles(), 0; same < 20; {
-		time.Sleep(10 * time.Millisecond)
-		if now := testkit.OpenFiles(); now == n {
-			same++
-		} else {
-			n, same = now, 0
+// portOfNobody returns a free port that the system gives to no socket on its own, if there is one.
+func portOfNobody(t *testing.T) int {
+	t.Helper()
+	lowest, highest := 0, 0 // of the ports that the system gives
+	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err == nil {
+		_, err = fmt.Sscan(string(b), &lowest, &highest)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := portsBetween(highest+1, 65535)
+	if len(ports) == 0 {
+		ports = portsBetween(1024, lowest-1)
+	}
+	rand.Shuffle(len(ports), func(i, j int) { ports[i], ports[j] = ports[j], ports[i] })
+	for _, p := range append(ports, 0) {
+		if l, err := net.Listen("tcp", fmt.Sprintf(":%d", p)); err == nil {
+			l.Close()
+			return l.Addr().(*net.TCPAddr).Port
 		}
 	}
+	t.Fatal("no port is free")
+	return 0
+}
+
+func portsBetween(lowest, highest int) (ports []int) {
+	for p := lowest; p <= highest; p++ {
+		ports = append(ports, p)
+	}
+	return ports
+}
+
+// openFiles returns the open descriptors of this process, each with its file.
+func openFiles() map[string]bool {
+	const dir = "/proc/self/fd/"
+	files := map[string]bool{}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if file, err := os.Readlink(dir + e.Name()); err == nil {
+			files[e.Name()+" "+file] = true
+		}
+	}
+	return files
+}
+
+// openedSince returns the number of open descriptors that are not in before. Descriptors that other
+// tests have left to be closed do not count.
+func openedSince(before map[string]bool) (n int) {
+	for f := range openFiles() {
+		if !before[f] {
+			n++
+		}
+	}
+	return n
 }
