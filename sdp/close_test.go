@@ -297,42 +297,50 @@ func TestEndsBehindDisConn(t *testing.T) {
 }
 
 // TestCloseHalf: Close returns soon if the peer sends nothing. Close waits until the peer's TCP has
-// acknowledged the DisConn, and TCP would delay the acknowledgement by 40 ms.
+// acknowledged the DisConn, and TCP would delay each acknowledgement by 40 ms. A single Close that
+// takes less shows that the acknowledgement is not delayed. On a busy machine others may take more.
 func TestCloseHalf(t *testing.T) {
 	best := time.Hour
-	for range 5 {
-		a, b := pair(t, Options{SameHost: samehost.Off}, Options{})
-		p := make([]byte, 1)
-		for range 3 {
-			for _, c := range []*Conn{a, b} {
-				other := a
-				if c == a {
-					other = b
-				}
-				if _, err := c.Write(p); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := other.Read(p); err != nil {
-					t.Fatal(err)
-				}
+	for range 100 {
+		if best = min(best, closeHalf(t)); best < 20*time.Millisecond {
+			return
+		}
+	}
+	t.Errorf("the fastest Close took %v", best)
+}
+
+// closeHalf returns how long the Close of an end takes, while the other end reads.
+func closeHalf(t *testing.T) time.Duration {
+	t.Helper()
+	a, b := pair(t, Options{SameHost: samehost.Off}, Options{})
+	p := make([]byte, 1)
+	for range 3 {
+		for _, c := range []*Conn{a, b} {
+			other := a
+			if c == a {
+				other = b
+			}
+			if _, err := c.Write(p); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := other.Read(p); err != nil {
+				t.Fatal(err)
 			}
 		}
-		ended := make(chan error, 1)
-		go func() {
-			_, err := b.Read(p)
-			ended <- err
-		}()
-		start := time.Now()
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
-		best = min(best, time.Since(start))
-		if err := <-ended; err != io.EOF {
-			t.Fatal(err)
-		}
-		shut(t, b)
 	}
-	if best > 20*time.Millisecond {
-		t.Errorf("the fastest Close took %v", best)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.Read(p)
+		ended <- err
+	}()
+	start := time.Now()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
 	}
+	took := time.Since(start)
+	if err := <-ended; err != io.EOF {
+		t.Fatal(err)
+	}
+	shut(t, b)
+	return took
 }
