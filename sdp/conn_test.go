@@ -312,6 +312,7 @@ func TestSDP_9_5_6_Conn(t *testing.T) {
 			break
 		}
 	}
+	testkit.Eventually(t, "what nobody reads is compacted", func() bool { return b.Stats().CompactedBytes > 0 }) // [D-79]
 	a.CloseWrite()
 	got, err := io.Copy(io.Discard, b)
 	if int(got) != sent || err != nil {
@@ -319,9 +320,6 @@ func TestSDP_9_5_6_Conn(t *testing.T) {
 	}
 	if s := a.Stats(); s.CreditStalls == 0 {
 		t.Error("no stall counted")
-	}
-	if s := b.Stats(); s.CompactedBytes == 0 { // [D-79]
-		t.Error("nothing compacted")
 	}
 	shut(t, a, b)
 }
@@ -560,12 +558,7 @@ func TestD71_Resolver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	dead, err := net.Listen("tcp", "127.0.0.1:0") // nothing listens at this port after Close
-	if err != nil {
-		t.Fatal(err)
-	}
-	deadAddr := dead.Addr().String()
-	dead.Close()
+	deadAddr := testkit.ClosedPort(t)
 	service := netip.MustParseAddrPort(tcp.Addr().String())
 	ctx := context.Background()
 
@@ -794,7 +787,7 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 		}
 		states <- st
 	}()
-	until(t, stays, "the SuspCommAck waits for room", 10*time.Second,
+	until(t, stays, "the SuspCommAck waits for room",
 		func() bool { return len(stays.send.backlog) == 2 })
 	stays.mu.Lock()
 	if stays.suspended {

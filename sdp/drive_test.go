@@ -12,20 +12,14 @@ import (
 	"viaduct/iwarp"
 )
 
-// until waits until ok returns true, and fails the test after limit. It calls ok with mu of c held.
-func until(t *testing.T, c *Conn, what string, limit time.Duration, ok func() bool) {
+// until waits until ok returns true. It calls ok with mu of c held.
+func until(t *testing.T, c *Conn, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+	testkit.Eventually(t, what, func() bool {
 		c.mu.Lock()
-		yes := ok()
-		c.unlock()
-		if yes {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
+		defer c.unlock()
+		return ok()
+	})
 }
 
 // TestD81_NoCallWaits checks that an unanswered lent write is cancelled in time, even if no call
@@ -40,7 +34,7 @@ func TestD81_NoCallWaits(t *testing.T) {
 		b.unlock()
 		t.Fatal(err)
 	}
-	until(t, a, "SrcAvailCancel", 10*time.Second, func() bool { return a.m.Stats().SentSrcCancels > 0 })
+	until(t, a, "SrcAvailCancel", func() bool { return a.m.Stats().SentSrcCancels > 0 })
 	b.unlock()
 	if n, err := x.Wait(t.Context()); n != 5000 || err != nil {
 		t.Errorf("%d, %v", n, err)
@@ -57,7 +51,7 @@ func TestNoCallReceives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, b, "all bytes", 5*time.Second, func() bool {
+	until(t, b, "all bytes", func() bool {
 		n := 0
 		for _, h := range b.recv.holds[b.recv.head:] {
 			n += len(h.b)
@@ -109,7 +103,7 @@ func TestNoAlarmForThePast(t *testing.T) {
 		_, err := a.Write(make([]byte, 32<<20))
 		written <- err
 	}()
-	until(t, a, "a write that has waited long enough", testkit.Patience, func() bool {
+	until(t, a, "a write that has waited long enough", func() bool {
 		return len(a.wops) == 1 && a.wops[0].late != 0 && a.now() > a.wops[0].late && a.alarm.attend == 0
 	})
 	a.mu.Lock()

@@ -357,7 +357,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			if c, err = Dial(l.Addr().String(), nil); err == nil || time.Now().After(deadline) {
 				break
 			}
-			if l.Refused() == 0 {
+			if l.Refused() == 0 && l.Failed() == 0 { // on a busy machine the idle ones have timed out already
 				t.Errorf("failed without being refused: %v", err)
 			}
 		}
