@@ -30,6 +30,7 @@ func TestDrain(t *testing.T) {
 			})
 		}
 		a.post(OpSend, 1, one(1, 8, 0)) // waits for a receive
+		a.begun()
 		a.post(OpSend, 2, one(1, 8, 0))
 		drain()
 		time.Sleep(10 * time.Millisecond)

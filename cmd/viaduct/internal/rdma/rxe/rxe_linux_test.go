@@ -254,12 +254,13 @@ func pathTo(to GID) Path {
 	return parsePath(path[:])
 }
 
-// connect connects two ends, perhaps the same end twice.
+// connect connects two ends, perhaps the same end twice. Both answer, but an end may have to wait for
+// a processor: the timeout is 1 s, with seven retries.
 func connect(a, b *end, set func(*Change)) {
 	a.t.Helper()
 	towards := func(peer *end) func(*Change) {
 		return func(c *Change) {
-			c.Path = pathTo(peer.gid)
+			c.Path, c.Timeout = pathTo(peer.gid), 18
 			if set != nil {
 				set(c)
 			}
@@ -285,6 +286,19 @@ func (e *end) post(op Op, id uint64, fill func(b abi.Body)) {
 	fill(b)
 	atomic.StoreUint32(r.index(producerAt), (i+1)&r.mask)
 	e.qp.Doorbell()
+}
+
+// begun waits until the request at the head of the send queue is in progress. Another goroutine may
+// be working on the queue, and begins the requests of the caller, too.
+func (e *end) begun() {
+	e.t.Helper()
+	s := &e.qp.send
+	until(e.t, "request in progress", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l := e.qp.link.Load()
+		return s.held || l != nil && len(l.posted) > 0
+	})
 }
 
 // putElement writes an element for the first n bytes of a region.

@@ -189,6 +189,7 @@ func TestWireDrain(t *testing.T) {
 	a.memory.add(1, 64, abi.AccessLocalWrite)
 	b.memory.add(2, 64, abi.AccessLocalWrite)
 	a.post(OpSend, 1, one(1, 8, 0)) // waits for a receive
+	a.begun()
 	a.modify(abi.SQD, 0, func(c *Change) { c.Mask |= MaskDrainNotify })
 	drained := func() bool {
 		a.mu.Lock()

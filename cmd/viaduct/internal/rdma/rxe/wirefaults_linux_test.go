@@ -57,8 +57,7 @@ func TestWireFaults(t *testing.T) {
 	a.post(OpSend, 4, one(1, 8, 0))
 	a.post(OpSend, 5, one(1, 8, 0))
 	a.want(4, RetryExceeded)
-	if took, computed := time.Since(begin), 4096*time.Nanosecond<<code*(retries+1); took < computed ||
-		took > computed+5*time.Second {
+	if took, computed := time.Since(begin), 4096*time.Nanosecond<<code*(retries+1); took < computed {
 		t.Errorf("given up after %v, computed %v", took, computed)
 	}
 	a.want(5, Flushed)
