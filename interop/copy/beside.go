@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"viaduct/interop/internal/proc"
 )
 
 // A way is a method of copying src, a file or a directory, into the empty directory dst, and of
@@ -187,7 +189,7 @@ func (p *plan) rcloneWay() way {
 			c.Process.Signal(syscall.SIGTERM)
 			c.Wait()
 		}()
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(proc.Patience); ; time.Sleep(20 * time.Millisecond) {
 			nc, err := net.Dial("tcp", at)
 			if err == nil {
 				nc.Close()

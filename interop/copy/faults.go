@@ -33,8 +33,9 @@ const (
 	large phase = "large file"
 )
 
-// interruptTime is how long an interrupted client may take to end.
-const interruptTime = 3 * time.Second
+// interruptTime is how long an interrupted client may take to end, on a busy machine too. A copy of
+// -long takes minutes more.
+const interruptTime = 30 * time.Second
 
 // A copying is the copy repeated by the cases of a transport.
 type copying struct {

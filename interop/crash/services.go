@@ -89,7 +89,7 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 		}
 	}
 	// The surviving proxy, or a new proxy, serves at the address.
-	if !works(address) {
+	if !works(address, 10*time.Second) {
 		old.Kill()
 		fresh.Kill()
 		near[2] = nearURL
@@ -98,7 +98,7 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 			return "", err
 		}
 		defer p.Kill()
-		if !works(address) {
+		if !works(address, proc.Patience) {
 			return "", fmt.Errorf("the proxy that was started then does not carry anything")
 		}
 		return fmt.Sprintf("%d of %d connections went with the proxy, a new one serves", died, busy), nil
@@ -161,14 +161,14 @@ func keepBusy(conn net.Conn, seed uint64, stop <-chan struct{}) (lost bool, err 
 	}
 }
 
-// works reports whether a new connection through a proxy carries bytes.
-func works(address string) bool {
-	conn, err := net.DialTimeout("tcp", address, 5*time.Second)
+// works reports whether a new connection through a proxy carries bytes within limit.
+func works(address string, limit time.Duration) bool {
+	conn, err := net.DialTimeout("tcp", address, limit)
 	if err != nil {
 		return false
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(limit))
 	if _, err := io.WriteString(conn, "hello"); err != nil {
 		return false
 	}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // TestMain runs the tests in a user namespace unless the user is root, so that the tests may create
@@ -65,7 +67,10 @@ func connect(t *testing.T, a, b *Port) (from, to net.Conn) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := b.Do(func() (err error) { from, err = net.DialTimeout("tcp4", l.Addr().String(), 10*time.Second); return err }); err != nil {
+	if err := b.Do(func() (err error) {
+		from, err = net.DialTimeout("tcp4", l.Addr().String(), testkit.Patience)
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	to, err := l.Accept()
@@ -147,12 +152,12 @@ func TestStates(t *testing.T) {
 		if err := c.off(); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
+		begin := time.Now()
 		time.AfterFunc(c.duration, func() {
 			if err := c.on(); err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
 		})
-		begin := time.Now()
 		move(t, from, to, 100_000)
 		if took := time.Since(begin); took < c.duration {
 			t.Errorf("%s: not noticed, it took %v", c.name, took)

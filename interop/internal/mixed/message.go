@@ -406,7 +406,7 @@ func (m *message) send(ctx context.Context) error {
 	speed := pace{rate: m.p.Rate, begin: start}
 	idled := m.p.Idle == 0
 	var op uint64
-	for time.Since(start) < m.p.For {
+	for i := 0; i < m.p.Least || time.Since(start) < m.p.For; i++ {
 		if !idled && time.Since(start) > m.p.For/2 {
 			idled = true
 			if err := m.sleep(ctx, m.p.Idle); err != nil {

@@ -14,6 +14,7 @@ import (
 type Plan struct {
 	Seed     uint64        // determines the sent bytes
 	For      time.Duration // how long each end sends
+	Least    int           // number of operations that each end does in any case, even if that takes longer
 	Rate     int           // largest rate of each end in bytes a second, without headers; 0 means no limit
 	MaxBytes int           // maximum length of a message or write, at least 1
 	Window   int           // messages in progress, at least 1; ignored for streams

@@ -49,7 +49,7 @@ func (s *stream) send(ctx context.Context, p Plan, dialled bool, t *Tally) error
 	sum := newDigest()
 	buf := make([]byte, 4+p.MaxBytes)
 	idled := p.Idle == 0
-	for time.Since(begin) < p.For {
+	for i := 0; i < p.Least || time.Since(begin) < p.For; i++ {
 		if !idled && time.Since(begin) > p.For/2 {
 			idled = true
 			if err := sleep(ctx, p.Idle); err != nil {
