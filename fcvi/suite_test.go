@@ -183,6 +183,9 @@ func TestVI_SuiteFabric(t *testing.T) {
 // no frame, so a frame can't count as lost only because the machine is slow. TestLossyTraffic
 // covers losses.
 func TestVI_SuiteOutOfOrder(t *testing.T) {
+	if !raceEnabled {
+		testkit.Long(t, "10 s")
+	}
 	h := netHarness(noisyNetwork(t, true,
 		fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 40))
 	h.Unordered = true
@@ -195,6 +198,9 @@ func TestVI_SuiteOutOfOrder(t *testing.T) {
 // is reported, no data is wrong, and a test whose connection broke passes when it is repeated, or in
 // class 2.
 func TestVI_SuiteLossy(t *testing.T) {
+	if !raceEnabled {
+		testkit.Long(t, "10 s")
+	}
 	var tally vitest.Tally
 	recovering := vitest.Tally{Shared: &tally} // in class 2
 	var runs sync.WaitGroup                    // all run concurrently on any number of processors, because they mostly wait for timers

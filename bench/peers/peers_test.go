@@ -22,6 +22,7 @@ func TestMain(m *testing.M) {
 // TestDrive checks that every operation of every transport gives a figure. Memory is measured with
 // enough idle connections to distinguish their memory from the runtime's memory.
 func TestDrive(t *testing.T) {
+	testkit.Long(t, "20 s")
 	for _, c := range []measure{
 		{Transport: "vitcp", Op: opWrite, Size: 64, Depth: 64, Bell: 16, Footprint: 1024},
 		{Transport: "vitcp", Op: opWrite, Size: 100000, Depth: 4, Wait: true, Level: "reception"},

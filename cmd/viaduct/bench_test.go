@@ -106,6 +106,7 @@ func benchRefused(t *testing.T) {
 // figures are known; with --json, each row is a line.
 func TestBenchIntervals(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "10 s")
 	args := strings.Fields("bench --transports vitcp --ops send,wait --sizes 4K --rounds 2 --time 60ms -i 20ms")
 	r := good(t, args...)
 	at := regexp.MustCompile(`(?m)^(stream|send|wait) +4096  (tcp|vitcp) +round [12] +0\.00-0\.\d\d s +\d+ done +(?:-|\S+ \S+)$|^op +size`).FindAllStringSubmatch(r.stdout, -1)

@@ -184,6 +184,7 @@ func TestCompletionFish(t *testing.T) {
 // TestCompletionZsh types command lines into an interactive zsh and checks the completions.
 func TestCompletionZsh(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	path, env := shellWith(t, "zsh")
 	c := exec.CommandContext(t.Context(), path, "-f", "-i")
 	c.Env = append(env, "PS1=> ", "INPUTRC=/dev/null")

@@ -65,6 +65,7 @@ func TestLogForms(t *testing.T) {
 // a warning.
 func TestFilesQuiet(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	dir := t.TempDir()
 	random(t, filepath.Join(dir, "f"), 100_000)
 	for _, scheme := range transport.Names() {

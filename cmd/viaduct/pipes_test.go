@@ -63,6 +63,7 @@ func TestTooLong(t *testing.T) {
 // TestAttributes: the parameters of an address reach the connection.
 func TestAttributes(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	for _, q := range []string{"reliability=unreliable", "reliability=delivery", "flow=off&reliability=delivery", "mtu=64K", "window=1"} {
 		_, urls := start(t, 1, "echo", "--listen", "vitcp://127.0.0.1:0/a?"+q)
 		good(t, "ping", urls[0], "-c", "3", "-i", "0", "-s", "2000")

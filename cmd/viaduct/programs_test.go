@@ -116,6 +116,7 @@ func TestFabric(t *testing.T) {
 // reconnect. The members log the loss at the default level. [FCFS-3.2-5]
 func TestFabricRestart(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	fabric, _ := start(t, 1, "fabric", "--listen", address)
 	other, urls := start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--join", address)

@@ -16,6 +16,7 @@ import (
 // TestTimeout: --timeout ends a command in every kind of wait, and the error names the time-out.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)

@@ -34,6 +34,7 @@ func denied(t *testing.T, calls string, args ...string) result {
 // run --check reports forbidden operations and the ways to permit the operations.
 func TestRunCheck(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "10 s")
 	if r := run(t, "run", "--check"); r.code != 0 ||
 		!strings.Contains(r.stdout, "a program's sockets can be borrowed") {
 		t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)

@@ -150,6 +150,7 @@ func TestRunPairAnswers(t *testing.T) {
 // connection in the listener's queue is not lost.
 func TestRunShortAccept(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	port := strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--listen", port}, buildCFile(t, "shapes"), "accept-told", port)
 	sdpPort, supervisor := s.sdpPort(port), s.supervisor()

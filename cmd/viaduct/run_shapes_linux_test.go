@@ -309,6 +309,7 @@ func TestRunPrefork(t *testing.T) {
 // another listener at the port, the new listener is carried too.
 func TestRunReopen(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	program := buildCFile(t, "shapes")
 	port, sdpPort := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--listen", port + "=" + sdpPort}, program, "reopen", port)
@@ -379,6 +380,7 @@ func TestRunFlap(t *testing.T) {
 // another thread uses the same numbers.
 func TestRunOwnTable(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	program := buildCFile(t, "shapes")
 	one, two := newTarget(t), newTarget(t)
 	r, es := runRun(t, []string{"--to", one.rule, "--to", two.rule}, program, "own-table", one.port, two.port)
@@ -477,6 +479,7 @@ func TestRunUndumpable(t *testing.T) {
 // With --require, calls of a process that cannot be inspected fail.
 func TestRunUndumpableRequire(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "10 s")
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: this test is not root's")
 	}
@@ -496,6 +499,7 @@ func TestRunUndumpableRequire(t *testing.T) {
 // The connections of a program that changes its user are still carried by root's supervisor.
 func TestRunSetuid(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: this test is not root's, and can't change its user")
 	}
@@ -518,6 +522,7 @@ func TestRunSetuid(t *testing.T) {
 // until the program has a free descriptor.
 func TestRunEMFILE(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	program := buildCFile(t, "shapes")
 	to, port := newTarget(t), strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--to", to.rule, "--listen", port}, program, "emfile", to.port, port)
@@ -852,6 +857,7 @@ func stormThreads(pid int) (end func()) {
 // run. Afterwards the socket can be connected.
 func TestRunRetry(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	program := buildCFile(t, "shapes")
 	refused := closedPort(t, "127.0.0.1")
 	to := newTarget(t)

@@ -36,6 +36,7 @@ func processState(pid int) byte {
 // once, and a handled signal runs its handler at once.
 func TestRunHeldSignals(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	program := buildCFile(t, "shapes")
 	const soon = 10 * time.Second // much less than any time-out, and enough on a busy machine
 	never := slow(t, "127.0.0.1", "", -1)

@@ -72,6 +72,7 @@ func TestRXEPcap(t *testing.T) {
 // run, because the peer must be started for each case.
 func TestConformDevice(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "15 s")
 	t.Run("ibv_rc_pingpong", func(t *testing.T) {
 		need(t, "ibv_rc_pingpong", "ibverbs-utils")
 		conformDevice(t, "ibv_rc_pingpong -g 1 -n 100000 -p {port} {host}", "roce/long-send",

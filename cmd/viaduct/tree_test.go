@@ -169,6 +169,7 @@ func TestTreeInterrupted(t *testing.T) {
 // target.
 func TestTreeHostile(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "5 s")
 	for _, name := range []string{"../evil", "/evil", "a/b", "..", ".", ""} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -206,6 +207,7 @@ func TestTreeHostile(t *testing.T) {
 // copied so far are complete, and the copy continues once there is room.
 func TestTreeDiskFull(t *testing.T) {
 	t.Parallel()
+	lengthy(t, "10 s")
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
 		t.Skip("SKIPPED: only root on Linux can mount a small file system")
 	}

@@ -15,6 +15,7 @@ import (
 	"viaduct/cmd/viaduct/internal/exchange"
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fcip"
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/internal/wire/vitcpwire"
@@ -298,6 +299,7 @@ func fcipSpots(b []byte, first bool) (n int, spots []spot) {
 // TestDamageInFrames changes bytes of frames sent by the engines of each transport. The decoder
 // must report one of the names of the damaged spot.
 func TestDamageInFrames(t *testing.T) {
+	testkit.Long(t, "5 s")
 	for name, spotsOf := range map[string]func([]byte, bool) (int, []spot){
 		"iwarp-rdma": mpaSpots, "sdp-modes": mpaSpots, "sdp-write-zcopy": mpaSpots, "vitcp-rdma": vitcpSpots, "fcvi-loss": fcipSpots, "fcvi-connect": fcipSpots,
 	} {

@@ -172,6 +172,7 @@ func record(t testing.TB, frames [][]byte) []byte {
 // TestDamaged changes one byte at 200 random places of each stored capture with CRCs. The decoder
 // must name the damage wherever a CRC covers the byte.
 func TestDamaged(t *testing.T) {
+	testkit.Long(t, "10 s")
 	rnd := rand.New(rand.NewPCG(18, 2026))
 	named := 0
 	for name, b := range kernel(t) {
@@ -253,6 +254,7 @@ func TestFromTheMiddle(t *testing.T) {
 // TestLost drops each packet in turn. The decoder must report the missing bytes, and decode the
 // messages after the gap.
 func TestLost(t *testing.T) {
+	testkit.Long(t, "5 s")
 	for _, name := range []string{"siw-send-bw-crc.pcap", "siw-write-bw-server.pcap"} {
 		frames := packets(t, kernel(t)[name])
 		whole := len(all(t, Options{}, record(t, frames)))
