@@ -47,7 +47,11 @@ func TestPilesUp(t *testing.T) {
 			}
 		}
 		best := testkit.Patience
-		for range 10 {
+		// Later than quick, another goroutine would find the frame. The best time counts, because a
+		// busy machine delays the usual finder too. The rounds go on until one is quick.
+		const quick = sweepEvery / 2
+		end := time.Now().Add(testkit.Patience)
+		for i := 0; i < 10 || best > quick && time.Now().Before(end); i++ {
 			intoLull()
 			testkit.Eventually(t, "all frames, and nothing after", all)
 			time.Sleep(2 * time.Millisecond) // the pause has ended
@@ -77,7 +81,7 @@ func TestPilesUp(t *testing.T) {
 			p.c.sock.Load().Interrupt() // as the sweep interrupts an attendant
 			testkit.Eventually(t, "all frames with another goroutine", all)
 		}
-		if best > sweepEvery/2 { // later, another goroutine would find the frame
+		if best > quick {
 			t.Errorf("after a pause a frame took %v at best", best)
 		}
 		intoLull()

@@ -85,9 +85,10 @@ func TestLeft(t *testing.T) {
 				testkit.Eventually(t, "both frames, without a consumer",
 					func() bool { return got.Load() == first+4*i+4 })
 			}
-			// The consumer polls, usually within a millisecond.
+			// The consumer polls, usually within a millisecond. On a busy machine it may come too late
+			// many times.
 			best := int32(0)
-			for range 50 {
+			for end := time.Now().Add(testkit.Patience); best == 0 && time.Now().Before(end); {
 				for len(delivered) > 0 {
 					<-delivered
 				}
@@ -103,9 +104,7 @@ func TestLeft(t *testing.T) {
 					p.c.Poll()
 				}
 				polls.Store(false)
-				if best = max(best, byConsumer.Load()); best > 0 {
-					break
-				}
+				best = max(best, byConsumer.Load())
 			}
 			if best == 0 {
 				t.Error("what was kept never came to the consumer")
@@ -132,8 +131,9 @@ func TestLeftStays(t *testing.T) {
 		for range 20 {
 			p.c.sock.Load().Interrupt()
 			time.Sleep(time.Millisecond)
-			if s := p.c.att.State(); s != attend.Dedicated {
-				t.Fatalf("left staged: state %v", s)
+			// Polled is possible for a moment, because left has held the receive role.
+			if p.c.att.State() == attend.Shared {
+				t.Fatal("left staged: it waits with a shared poller")
 			}
 		}
 		left(false)

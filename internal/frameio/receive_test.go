@@ -259,8 +259,11 @@ func TestPassiveTakesOver(t *testing.T) {
 		p.got = func([]byte) { got <- time.Now() }
 		p.c.Start(nil)
 		one := stream([][]byte{{1, 2, 3}})
-		var took []time.Duration
-		for range 15 {
+		// The best result counts, because the machine may be busy. The rounds go on until one is quick.
+		const limit = 5 * time.Millisecond
+		best := testkit.Patience
+		end := time.Now().Add(testkit.Patience)
+		for i := 0; i < 15 || best > limit && time.Now().Before(end); i++ {
 			for begin := time.Now(); time.Since(begin) < 3*time.Millisecond; {
 				p.c.Poll()
 			}
@@ -278,15 +281,13 @@ func TestPassiveTakesOver(t *testing.T) {
 			if _, err := peer.Write(one); err != nil {
 				t.Fatal(err)
 			}
-			took = append(took, testkit.Await(t, "a frame without a poller", got).Sub(begin))
+			best = min(best, testkit.Await(t, "a frame without a poller", got).Sub(begin))
 		}
-		slices.Sort(took)
-		// The best result counts, because the machine may be busy.
-		if limit := 5 * time.Millisecond; took[0] > limit {
-			t.Errorf("unpoll %t: the passive goroutine took %v at best", unpoll, took[0])
+		if best > limit {
+			t.Errorf("unpoll %t: the passive goroutine took %v at best", unpoll, best)
 		}
-		if unpoll && took[0] > time.Millisecond {
-			t.Logf("after Unpoll it took %v at best", took[0])
+		if unpoll && best > time.Millisecond {
+			t.Logf("after Unpoll it took %v at best", best)
 		}
 		p.close(t)
 		peer.Close()
@@ -311,8 +312,9 @@ func TestPollerIsLeftAlone(t *testing.T) {
 		}
 	}
 	p.c.Start(nil)
-	best := int32(frameCount)
-	for range 5 { // the machine may take the processor away from the poller
+	best, most := int32(frameCount), int32(frameCount/4)
+	// The machine may take the processor away from the poller.
+	for end := time.Now().Add(testkit.Patience); best > most && time.Now().Before(end); {
 		mine.Store(0)
 		others.Store(0)
 		for i := range int32(frameCount) {
@@ -333,7 +335,7 @@ func TestPollerIsLeftAlone(t *testing.T) {
 		}
 		best = min(best, others.Load())
 	}
-	if best > frameCount/4 {
+	if best > most {
 		t.Errorf("the passive goroutine took %d frames of %d at best", best, frameCount)
 	}
 	p.close(t)
