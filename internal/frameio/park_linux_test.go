@@ -45,6 +45,7 @@ func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, do
 // the peer must not read the frame after that.
 func TestParkedAtWork(t *testing.T) {
 	a, _, _, lent, done := lendingPair(t, 600)
+	a.c.Poll() // the role is parked only for a consumer that has polled
 	cleared := 0
 	for i, f := range lent[1:] {
 		a.post(f)

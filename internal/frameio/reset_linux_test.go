@@ -5,7 +5,8 @@ import (
 	"net"
 	"syscall"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"viaduct/internal/testkit"
 )
@@ -21,7 +22,11 @@ func TestResetIsNoEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	peer.Close()
-	time.Sleep(5 * time.Millisecond)
+	// A write before the reset arrives would succeed, and nothing would report the reset later.
+	testkit.Eventually(t, "the reset arrives", func() bool {
+		v, err := unix.GetsockoptTCPInfo(p.c.sock.Load().FD(), unix.IPPROTO_TCP, unix.TCP_INFO)
+		return err == nil && v.State != unix.BPF_TCP_ESTABLISHED
+	})
 	p.post([]byte{1})
 	p.c.Kick()
 	if err := testkit.Await(t, "the failure", p.failed); !errors.Is(err, syscall.ECONNRESET) {

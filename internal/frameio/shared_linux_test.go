@@ -71,9 +71,11 @@ func TestIdle(t *testing.T) {
 	}
 	for range 3 {
 		idle()
-		if n := goroutines(pollers); n < 1 || n > (runtime.GOMAXPROCS(0)+1)/2 {
-			t.Errorf("%d poll", n)
-		}
+		// A goroutine that another one has relieved may still be about to end.
+		testkit.Eventually(t, "few goroutines poll", func() bool {
+			n := goroutines(pollers)
+			return n >= 1 && n <= (runtime.GOMAXPROCS(0)+1)/2
+		})
 		before, sent := got.Load(), uint32(0)
 		for _, a := range as { // one by one, so that each connection gets few bytes
 			a.post([]byte("x"))
@@ -186,18 +188,23 @@ func TestGather(t *testing.T) {
 		as = append(as, a)
 	}
 	before := attend.Gathers()
-	for i, a := range as {
-		a.post(make([]byte, crowdBytes/2))
-		a.c.Kick()
-		if i == 0 {
-			<-busy // the receiver is busy while the other frames arrive
+	// If the machine is busy, another goroutine may relieve the receiver, and receive the other frames
+	// one by one.
+	testkit.Eventually(t, "a nap", func() bool {
+		for i, a := range as {
+			a.post(make([]byte, crowdBytes/2))
+			a.c.Kick()
+			if i == 0 {
+				testkit.Await(t, "the first frame", busy) // the receiver is busy while the other frames arrive
+			}
 		}
-	}
-	close(goOn)
-	for range as {
-		testkit.Await(t, "a frame", got)
-	}
-	testkit.Eventually(t, "a nap", func() bool { return attend.Gathers() > before })
+		goOn <- struct{}{}
+		for range as {
+			testkit.Await(t, "a frame", got)
+		}
+		time.Sleep(2 * time.Millisecond) // frames that are close together would get a goroutine of their own
+		return attend.Gathers() > before
+	})
 }
 
 // TestSharedKeepsNoBuffer: a connection with a shared poller keeps no buffer, whether it is polled
