@@ -40,15 +40,18 @@ func TestLastBytes(t *testing.T) {
 					must(t, end.Err())
 				}
 			}
+			placed := func(n int) { // waits until n bytes are in place
+				t.Helper()
+				for there, end := false, testContext(t); !there; s.v.Poll() {
+					must(t, end.Err())
+					l.c.WithReceiver(func() { there = buf[n-1] != 0 })
+				}
+			}
 			last := len(stream) - 10_000
 			s.raw(stream[:last])
-			for s.v.Poll() {
-			}
+			placed(size - 10_000)
 			s.raw(stream[last : len(stream)-short])
-			for there, end := false, testContext(t); !there; s.v.Poll() {
-				must(t, end.Err())
-				l.c.WithReceiver(func() { there = buf[size-max(short, 8)-1] != 0 })
-			}
+			placed(size - max(short, 8))
 			l.c.WithReceiver(func() {
 				for i, b := range buf[size-8:] {
 					if b != 0 {
@@ -137,7 +140,9 @@ func TestLastBytesDue(t *testing.T) {
 	stream := s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Number: 1, Flags: vitcpwire.EndOfMessage},
 		nil, rdma, make([]byte, size))
 	s.raw(stream[:20_000])
-	for s.v.Poll() {
+	for begun, end := false, testContext(t); !begun; s.v.Poll() {
+		must(t, end.Err())
+		l.c.WithReceiver(func() { begun = l.rx.Open() })
 	}
 	s.raw(stream[20_000 : len(stream)-8])
 	for due, end := false, testContext(t); !due; s.v.Poll() {

@@ -43,6 +43,8 @@ func TestAheadGuarded(t *testing.T) {
 				h, rdma := begin(t, s, r)
 				body := bytes.Repeat([]byte{7}, size)
 				n := vitcpwire.MaxSegment - s.d.HeaderLen(h.Type)
+				l := s.v.Link().(*link)
+				segments := l.count.receivedSegments.Load()
 				for at := 0; at < size; at += n {
 					h.Offset = uint32(at)
 					if at+n >= size {
@@ -50,11 +52,12 @@ func TestAheadGuarded(t *testing.T) {
 					}
 					seg := s.bytes(h, nil, rdma, body[at:min(at+n, size)])
 					s.raw(seg[:len(seg)/2])
-					for s.v.Poll() { // the rest is read straight into place
+					segments++ // the rest is read straight into place
+					for end := testContext(t); l.count.receivedSegments.Load() < segments && l.c.InPlace(); s.v.Poll() {
+						must(t, end.Err())
 					}
 					s.raw(seg[len(seg)/2:])
 				}
-				l := s.v.Link().(*link)
 				for end := testContext(t); l.count.receivedBytes.Load() < size; s.v.Poll() {
 					must(t, end.Err())
 					runtime.Gosched()

@@ -87,8 +87,8 @@ func TestAhead(t *testing.T) {
 			s.raw(stream[:k])
 			stream = stream[k:]
 			for s.v.Poll() {
-				l.c.WithReceiver(func() { most = max(most, cap(l.rx.Ahead())) })
 			}
+			l.c.WithReceiver(func() { most = max(most, cap(l.rx.Ahead())) })
 		}
 		for range 4 {
 			d, err := waitSend(t, s.v)

@@ -94,8 +94,8 @@ func TestSendsAhead(t *testing.T) {
 			s.raw(stream[:k])
 			stream = stream[k:]
 			for s.v.Poll() {
-				l.c.WithReceiver(func() { most = max(most, cap(l.rx.Ahead())) })
 			}
+			l.c.WithReceiver(func() { most = max(most, cap(l.rx.Ahead())) })
 		}
 		for i := range bufs + 1 {
 			if d, err := waitRecv(t, s.v); err != nil {
