@@ -44,6 +44,7 @@ func newProbe(t testing.TB, nc net.Conn) *probe {
 // raw sends b.
 func (p *probe) raw(b []byte) {
 	p.t.Helper()
+	p.nc.SetWriteDeadline(time.Now().Add(patience))
 	if _, err := p.nc.Write(b); err != nil {
 		p.t.Fatalf("probe: %v", err)
 	}
@@ -120,7 +121,13 @@ func fails(vierr uint8) func(*vitcpwire.Header) {
 }
 
 // tryRecv reads and returns one segment.
-func (p *probe) tryRecv() (s seg, err error) {
+func (p *probe) tryRecv() (seg, error) {
+	p.nc.SetReadDeadline(time.Now().Add(patience))
+	return p.read()
+}
+
+// read is tryRecv, but keeps the deadline of the connection.
+func (p *probe) read() (s seg, err error) {
 	var head [vitcpwire.HeaderLen]byte
 	if _, err := io.ReadFull(p.nc, head[:]); err != nil {
 		return s, err
@@ -198,11 +205,10 @@ func (p *probe) wantEnd(want error) (segs []seg) {
 func (p *probe) silent() {
 	p.t.Helper()
 	p.nc.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-	s, err := p.tryRecv()
+	s, err := p.read()
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		p.t.Errorf("probe: expected silence, got %v, %v", s.h, err)
 	}
-	p.nc.SetReadDeadline(time.Now().Add(patience))
 }
 
 // ceOf returns a CE header for the attributes.
@@ -257,6 +263,9 @@ func (s *session) taken() {
 		func() bool { return l.count.receivedSegments.Load() >= s.sent })
 	l.c.WithReceiver(func() {}) // the last segment was counted before it was handled
 }
+
+// drainLong lets a test find that the end of a stream waits for the end of the other direction.
+var drainLong = Config{DrainTimeout: 10 * patience}
 
 // sessionOpts are the options of a session.
 type sessionOpts struct {
@@ -344,6 +353,23 @@ func (c *callee) take() *probe {
 	nc, err := c.l.Accept()
 	must(c.t, err)
 	return newProbe(c.t, nc)
+}
+
+// answers makes the probe answer every request with typ, until the end of the test.
+func (c *callee) answers(typ vitcpwire.Type) {
+	go func() {
+		for {
+			nc, err := c.l.Accept()
+			if err != nil {
+				return
+			}
+			p := &probe{t: c.t, nc: nc}
+			if req, err := p.tryRecv(); err == nil {
+				nc.Write(p.bytes(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage}, &req.ce, nil, nil))
+			}
+			nc.Close()
+		}
+	}()
 }
 
 // none fails the test if a call arrives within a short time.

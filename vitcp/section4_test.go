@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -84,8 +85,14 @@ func TestVIT_4_2_Caller(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
-		done := callVI(t, n, w, c.addr("x"), 250*time.Millisecond)
+		ctx := expiring{time.Now().Add(patience), make(chan struct{})}
+		done := make(chan error, 1)
+		go func() {
+			_, err := w.ConnectRequest(ctx, n.addr("a"), c.addr("x"))
+			done <- err
+		}()
 		p, _ := c.accept()
+		close(ctx.done)
 		if err := <-done; !errors.Is(err, vi.ErrTimeout) {
 			t.Errorf("%v", err)
 		}
@@ -155,11 +162,31 @@ func TestVIT_4_2_Caller(t *testing.T) {
 	})
 }
 
+// An expiring is a context whose deadline passes when the test closes done.
+type expiring struct {
+	at   time.Time
+	done chan struct{}
+}
+
+func (c expiring) Deadline() (time.Time, bool) { return c.at, true }
+func (c expiring) Done() <-chan struct{}       { return c.done }
+func (c expiring) Value(any) any               { return nil }
+
+func (c expiring) Err() error {
+	select {
+	case <-c.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // The called side runs against a probe calling in every possible way. [VIT-4.3-2] [VIT-4.3-3]
 // [VIT-4.3-5] [VIT-4.3-6] [V-01] [V-04] [V-05] [V-14] [V-35]
 func TestVIT_4_3_Called(t *testing.T) {
-	p := openProvider(t, Config{RequestTimeout: 400 * time.Millisecond, MaxSecurity: 100})
-	n := openNIC(t, p)
+	p, hasty := openProvider(t, Config{RequestTimeout: patience, MaxSecurity: 100}),
+		openProvider(t, Config{RequestTimeout: 400 * time.Millisecond})
+	n, brief := openNIC(t, p), openNIC(t, hasty)
 	ctx := testContext(t)
 	request := func(change func(*vitcpwire.CE)) func(*probe) {
 		return func(p *probe) {
@@ -208,7 +235,11 @@ func TestVIT_4_3_Called(t *testing.T) {
 		}, 255, 0},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			p := dialProbe(t, n)
+			at := n
+			if v.name == "silence" || v.name == "slow" {
+				at = brief
+			}
+			p := dialProbe(t, at)
 			v.call(p)
 			segs := p.wantEndAny()
 			if v.want == 255 {
@@ -222,7 +253,10 @@ func TestVIT_4_3_Called(t *testing.T) {
 			}
 		})
 	}
-	if s := p.Stats(); s.IncomingTimeouts != 2 || s.IncomingInvalid < 5 || s.NoMatches != 3 || s.Rejects != 3 {
+	if s := p.Stats(); s.IncomingTimeouts != 0 || s.IncomingInvalid < 5 || s.NoMatches != 3 || s.Rejects != 3 {
+		t.Errorf("stats %+v", s)
+	}
+	if s := hasty.Stats(); s.IncomingTimeouts != 2 {
 		t.Errorf("stats %+v", s)
 	}
 
@@ -264,7 +298,7 @@ func TestVIT_4_3_Called(t *testing.T) {
 	t.Run("offer", func(t *testing.T) {
 		// The application can read the caller's attributes, and the Connect Accept states the
 		// agreed attributes. [VIT-4.3-4] [VIT-4.3-6] [VIT-3.2-3] [VIT-3.2-4] [VIT-3.2-5] [V-16]
-		n := openNIC(t, openProvider(t, Config{}))
+		n := openNIC(t, openProvider(t, Config{Grace: patience}))
 		a := reliableAll
 		a.MaxTransferSize, a.ReadWindow, a.EnableRDMAWrite = 5000, 3, false
 		v := newVI(t, n, a)
@@ -279,18 +313,11 @@ func TestVIT_4_3_Called(t *testing.T) {
 			}
 			got <- req
 		}()
-		var p *probe
-		var req *vi.ConnRequest
-		for req == nil {
-			p = dialProbe(t, n)
-			ce := ceOf(reliableAll, "probe", "vi")
-			ce.MTU = 9000
-			p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{Number: 41}, ce, nil)
-			select {
-			case req = <-got:
-			case <-time.After(50 * time.Millisecond):
-			}
-		}
+		p := dialProbe(t, n)
+		ce := ceOf(reliableAll, "probe", "vi")
+		ce.MTU = 9000
+		p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{Number: 41}, ce, nil)
+		req := testkit.Await(t, "the request", got)
 		ra := req.RemoteAttributes()
 		if ra.Reliability != vi.ReliableReception || !ra.EnableRDMAWrite || !ra.EnableRDMARead ||
 			!ra.FlowControl || ra.MaxTransferSize != 9000 || ra.ReadWindow != 4 {
@@ -313,23 +340,10 @@ func TestVIT_4_3_Called(t *testing.T) {
 		}
 	})
 	t.Run("caller leaves", func(t *testing.T) {
-		n := openNIC(t, openProvider(t, Config{}))
-		got := make(chan *vi.ConnRequest, 1)
-		go func() {
-			req, _ := n.ConnectWait(ctx, n.addr("vi"))
-			got <- req
-		}()
-		var p *probe
-		var req *vi.ConnRequest
-		for req == nil {
-			p = dialProbe(t, n)
-			p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{}, ceOf(reliableAll, "probe", "vi"), nil)
-			select {
-			case req = <-got:
-			case <-time.After(50 * time.Millisecond):
-			}
-		}
+		n := openNIC(t, openProvider(t, Config{Grace: patience}))
+		p, req := offered(t, n)
 		p.nc.Close()
+		heard(t, n)
 		if err := req.Accept(ctx, newVI(t, n, reliableAll)); !errors.Is(err, vi.ErrTimeout) {
 			t.Errorf("accept: %v", err)
 		}
@@ -344,6 +358,18 @@ func pendingOf(n *nicUnderTest) (r *request) {
 	for r = range d.pending {
 	}
 	return r
+}
+
+// heard waits until the bytes or the end that the caller has sent have arrived at the only
+// undecided request.
+func heard(t testing.TB, n *nicUnderTest) {
+	t.Helper()
+	r := pendingOf(n)
+	testkit.Eventually(t, "the caller is heard", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.m.state != passivePending || r.withdrawn()
+	})
 }
 
 // A signer is an authenticator whose Sign fails if the test sets an error.
@@ -367,8 +393,8 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 		"read window": {attrs: func(a *vi.Attributes) { a.ReadWindow = 65536 }, want: vi.ErrInvalidParameter, told: rejectAttributes},
 		"enables":     {cfg: Config{StrictEnables: true}, attrs: func(a *vi.Attributes) { a.EnableRDMARead = false }, want: vi.ErrInvalidReliability, told: rejectAttributes},
 		"signature":   {cfg: Config{Security: &signer{errSign}}, want: errSign},
-		"impatience":  {act: func(_ *nicUnderTest, p *probe) { p.raw([]byte{0}) }, want: vi.ErrTimeout},
-		"withdrawal":  {act: func(_ *nicUnderTest, p *probe) { p.nc.(*net.TCPConn).CloseWrite() }, want: vi.ErrTimeout},
+		"impatience":  {act: func(n *nicUnderTest, p *probe) { p.raw([]byte{0}); heard(t, n) }, want: vi.ErrTimeout},
+		"withdrawal":  {act: func(n *nicUnderTest, p *probe) { p.nc.(*net.TCPConn).CloseWrite(); heard(t, n) }, want: vi.ErrTimeout},
 		"closed":      {act: func(n *nicUnderTest, _ *probe) { n.Device().Close() }, want: vi.ErrClosed, told: rejectResources},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -393,7 +419,6 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 			if w.State() != vi.Idle {
 				t.Errorf("state %v", w.State())
 			}
-			p.nc.SetReadDeadline(time.Now().Add(3 * time.Second))
 			var told uint8
 			for {
 				x, err := p.tryRecv()
@@ -426,12 +451,6 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 
 // TestVIT_4_3_Listening checks when the port is opened. [VIT-4.3-1] [V-31]
 func TestVIT_4_3_Listening(t *testing.T) {
-	free := func() uint16 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		defer l.Close()
-		return addrPort(l.Addr()).Port()
-	}
 	open := func(port uint16) bool {
 		c, err := net.Dial("tcp", netip.AddrPortFrom(loopback, port).String())
 		if err == nil {
@@ -441,7 +460,7 @@ func TestVIT_4_3_Listening(t *testing.T) {
 	}
 	for _, implicit := range []bool{false, true} {
 		t.Run(fmt.Sprintf("implicit=%v", implicit), func(t *testing.T) {
-			port := free()
+			port := freePort(t)
 			p, err := New(Config{Port: port, ImplicitListen: implicit})
 			must(t, err)
 			nic, err := vi.Open(p, "127.0.0.1", nil)
@@ -487,7 +506,7 @@ func TestVIT_4_3_Listening(t *testing.T) {
 		// [V-04]
 		n := openNIC(t, openProvider(t, Config{}))
 		d := n.Device().(*device)
-		port := free()
+		port := freePort(t)
 		for _, v := range []struct {
 			local vi.Address
 			want  netip.AddrPort
@@ -638,7 +657,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		n := openNIC(t, openProvider(t, Config{}))
 		c := listenProbe(t)
 		v := newVI(t, n, reliableAll)
-		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), 1500*time.Millisecond))
+		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), patience))
 		var at []time.Time
 		for range 2 {
 			p, req := c.accept()
@@ -651,6 +670,9 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		if d := at[1].Sub(at[0]); d < 90*time.Millisecond {
 			t.Errorf("tried again after %v", d)
 		}
+		must(t, v.Disconnect())
+		c.answers(vitcpwire.ConnectNoMatch)
+		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), 150*time.Millisecond))
 		if _, err := v.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrTimeout) {
 			t.Errorf("%v", err)
 		}
@@ -663,11 +685,16 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		n := openNIC(t, openProvider(t, Config{}))
 		c := listenProbe(t)
 		v := newVI(t, n, reliableAll)
-		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), 50*time.Millisecond))
-		p, req := c.accept()
-		p.greet(vitcpwire.ConnectReject, vitcpwire.Header{}, req.ce, nil)
-		if _, err := v.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrReject) {
-			t.Errorf("%v", err)
+		c.answers(vitcpwire.ConnectReject)
+		for limit := 50 * time.Millisecond; ; limit *= 4 {
+			must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), limit))
+			_, err := v.ConnectPeerWait(testContext(t))
+			if errors.Is(err, vi.ErrReject) {
+				break
+			}
+			if !errors.Is(err, vi.ErrTimeout) || limit > patience { // the refusal may come too late
+				t.Fatal(err)
+			}
 		}
 	})
 	t.Run("impossible", func(t *testing.T) {
@@ -691,7 +718,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 			a := reliableAll
 			a.ReadWindow = v.window
 			w := newVI(t, n, a)
-			must(t, w.ConnectPeerRequest(v.local, v.remote, 5*time.Second))
+			must(t, w.ConnectPeerRequest(v.local, v.remote, patience))
 			if _, err := w.ConnectPeerWait(testContext(t)); !errors.Is(err, v.want) {
 				t.Errorf("from %v to %v: %v, want %v", v.local, v.remote, err, v.want)
 			}
@@ -702,7 +729,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		closed := openNIC(t, openProvider(t, Config{}))
 		closed.Device().Close()
 		x := newVI(t, closed, reliableAll)
-		must(t, x.ConnectPeerRequest(closed.addr("x"), c.addr("y"), 5*time.Second))
+		must(t, x.ConnectPeerRequest(closed.addr("x"), c.addr("y"), patience))
 		if _, err := x.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrClosed) {
 			t.Errorf("of a closed device: %v", err)
 		}

@@ -3,7 +3,6 @@ package vitcp
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -11,14 +10,6 @@ import (
 
 	"viaduct/vi"
 )
-
-// freePort returns a TCP port that was free a moment ago.
-func freePort(t *testing.T) uint16 {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return addrPort(l.Addr()).Port()
-}
 
 // TestSharePort: each provider stands for a process. Those that share a port all wait at it, and
 // calls and peer requests find each by its discriminator. A provider without SharePort can't wait
