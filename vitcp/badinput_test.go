@@ -301,7 +301,7 @@ func FuzzConnection(f *testing.F) {
 			}
 			i += max(n, 24)
 		}
-		s.raw(stream)
+		s.nc.Write(stream) // fails if the connection is reset meanwhile
 		s.nc.(*net.TCPConn).CloseWrite()
 		s.wantEndAny()
 		waitState(t, s.v, vi.Error)

@@ -296,9 +296,9 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 		// The caller finds no listener. [VIT-2.2.2.2.2-7] [VIT-4.2-1]
 		n := openNIC(t, openProvider(t, Config{}))
 		v := newVI(t, n, reliableAll)
-		c := listenProbe(t)
-		to := c.addr("x")
-		c.l.Close()
+		// No socket can listen at the port of a caller while the caller is connected.
+		caller, _ := testkit.TCPPair(t)
+		to := vi.IPAddress(addrPort(caller.LocalAddr()), "x")
 		if err := <-callVI(t, n, v, to, patience); !errors.Is(err, vi.ErrNoMatch) {
 			t.Errorf("refused port: %v", err)
 		}
@@ -569,6 +569,7 @@ func TestVIT_2_2_2_2_3_Turns(t *testing.T) {
 	s.want(vitcpwire.Send)
 	s.message(vitcpwire.ReadRequest,
 		&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: asked}, nil)
+	s.taken() // while the Send waits for the sockets
 	var types []vitcpwire.Type
 	for last := (vitcpwire.Header{}); last.Type != vitcpwire.ReadResponse ||
 		last.Flags&vitcpwire.EndOfMessage == 0; types = append(types, last.Type) {

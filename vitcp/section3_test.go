@@ -239,6 +239,7 @@ func TestVIT_3_1_FlowControl(t *testing.T) {
 		in := bufio.NewReaderSize(s.nc, 1<<16)
 		for range rounds {
 			s.post(burst)
+			s.nc.SetReadDeadline(time.Now().Add(patience))
 			_, err := s.v.PostSends(ds)
 			must(t, err)
 			for range burst {
@@ -385,6 +386,7 @@ func TestVIT_3_1_NOP(t *testing.T) {
 				}
 				must(t, <-posted)
 			} else {
+				testkit.Eventually(t, "the timer is on", l.armed.Load)
 				s.silent()
 			}
 			if l.armed.Load() == v.atOnce {
@@ -482,9 +484,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		l.timerMu.Lock()
 		defer l.timerMu.Unlock()
 		for range 3 {
-			n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
-			s.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
-			s.wantAck(n)
+			s.wantAck(s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil))
 		}
 	})
 	t.Run("VIT-3.1-ACK-2 polled", func(t *testing.T) {

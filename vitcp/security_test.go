@@ -423,7 +423,7 @@ func TestDisconnectMessage(t *testing.T) {
 // once. [V-18] [VIT-2.2.2.2.5-1]
 func TestDisconnectDelivers(t *testing.T) {
 	for _, portable := range []bool{false, true} {
-		cfg := Config{}
+		cfg := Config{DrainTimeout: patience}
 		if portable {
 			cfg.WrapConn = hideDescriptor
 		}

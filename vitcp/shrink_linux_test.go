@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,14 +51,14 @@ func TestShrinkingFile(t *testing.T) {
 	} {
 		for _, when := range []string{"before", "before, may break", "during"} {
 			t.Run(name+" "+when, func(t *testing.T) {
-				s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+				s := serveProbe(t, sessionOpts{cfg: drainLong, attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 				f, r := mapFile(t, s.n, size, when == "before, may break")
 				if when != "during" {
 					must(t, f.Truncate(0))
 				}
 				c.post(s, r)
 				got, last := uint32(0), seg{}
-				for s.nc.SetDeadline(time.Now().Add(patience)); ; {
+				for {
 					if last = s.recv(); last.h.Type == vitcpwire.NOP {
 						continue
 					}
@@ -78,14 +77,10 @@ func TestShrinkingFile(t *testing.T) {
 					got == size || (got == 0) != (when != "during") {
 					t.Errorf("after %d bytes: %v", got, last.h)
 				}
-				began := time.Now()
 				for _, x := range s.wantEnd(io.EOF) {
 					if x.h.Type != vitcpwire.NOP {
 						t.Errorf("%v behind the end of the message", x.h)
 					}
-				}
-				if d := time.Since(began); d > defaultDrainTimeout/2 {
-					t.Errorf("the end took %v", d)
 				}
 				if c.typ == vitcpwire.Send {
 					if d, err := waitSend(t, s.v); err == nil || d.Status()&vi.StatusProtectionError == 0 {
