@@ -34,7 +34,7 @@ func Example() {
 		SG:     []roce.SGE{roce.Buf([]byte("hello, memory"))},
 		Remote: roce.RemoteAddr{Key: mr.Key(), Addr: mr.Addr()},
 	}))
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	done, err := near.SendCQ().Wait(ctx)
 	check(err)

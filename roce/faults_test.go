@@ -165,8 +165,11 @@ func (c *conversation) complete() {
 
 // receive receives n Sends and checks them. It returns an error at the first wrong one.
 func (c *conversation) receive(n int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
-	defer cancel()
+	next := func() (Completion, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+		defer cancel()
+		return c.to.RecvCQ().Wait(ctx)
+	}
 	bufs := make([][]byte, underWay)
 	for i := range bufs {
 		bufs[i] = make([]byte, c.size)
@@ -176,7 +179,7 @@ func (c *conversation) receive(n int) error {
 	}
 	want := make([]byte, c.size)
 	for i := range n {
-		e, err := c.to.RecvCQ().Wait(ctx)
+		e, err := next()
 		if err == nil {
 			err = e.Err()
 		}
@@ -195,8 +198,7 @@ func (c *conversation) receive(n int) error {
 	return nil
 }
 
-// patient is a timeout exceeded only by a fault of the package: a busy machine delays a goroutine
-// for less.
+// patient is a timeout for ends that answer, but may have to wait for a processor.
 const patient = 2 * time.Second
 
 // TestFaults runs conversations over wires that lose, duplicate and reorder packets, and checks the
@@ -219,7 +221,11 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			a, b, w := overBadWire(t, Config{MTU: 1024, Timeout: patient}, c.faults)
+			timeout := patient
+			if !c.timeouts {
+				timeout = testkit.Patience // on a busy machine, an acknowledgement can be late
+			}
+			a, b, w := overBadWire(t, Config{MTU: 1024, Timeout: timeout}, c.faults)
 			newConversation(t, a, b, 2500).hold(c.n, func(int) {})
 			passed, spoilt := w.Packets()
 			t.Logf("%d packets passed, %d spoilt; %+v", passed, spoilt, a.Stats())
@@ -242,7 +248,12 @@ func TestBlackout(t *testing.T) {
 	newConversation(t, a, b, 2500).hold(n, func(i int) {
 		if i == n/2 {
 			w.Block(true)
-			time.AfterFunc(outage, func() { w.Block(false) })
+			time.AfterFunc(outage, func() {
+				for end := time.Now().Add(testkit.Patience); a.Stats().Timeouts == 0 && time.Now().Before(end); {
+					time.Sleep(time.Millisecond)
+				}
+				w.Block(false)
+			})
 		}
 	})
 	if s := a.Stats(); s.Timeouts == 0 {
@@ -267,7 +278,7 @@ func TestBlackoutForever(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	// A busy machine may be late, but the failure must not come early.
-	if took := time.Since(begin); took < computed || took > computed+5*time.Second {
+	if took := time.Since(begin); took < computed {
 		t.Errorf("given up after %v, computed %v", took, computed)
 	}
 	if c := wait(t, a.SendCQ()); c.ID != 2 || c.Status != StatusFlushed {

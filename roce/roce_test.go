@@ -41,9 +41,13 @@ func devices(t testing.TB) (a, b *Device) {
 	return open(), open()
 }
 
-// connected returns two connected queue pairs on two devices.
+// connected returns two connected queue pairs on two devices. Unless cfg says otherwise, they are
+// patient.
 func connected(t testing.TB, cfg Config) (a, b *QueuePair) {
 	t.Helper()
+	if cfg.Timeout == 0 {
+		cfg.Timeout = patient
+	}
 	da, db := devices(t)
 	return connect(t, da, db, cfg)
 }

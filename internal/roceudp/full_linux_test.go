@@ -68,12 +68,13 @@ func TestFullSocket(t *testing.T) {
 	}
 	h2 := new(host)
 	other.Datagrams(h2, rocecore.DatagramConfig{MTU: 4096})
-	soon(t, "Post of a datagram", func() {
-		other.Post(&rocecore.Request{Buf: zeros(4096), To: rocecore.Destination{Addr: loopback()}})
+	// TCP may have acknowledged bytes meanwhile, and then has room for a few datagrams.
+	testkit.Eventually(t, "a datagram that waits", func() bool {
+		soon(t, "Post of a datagram", func() {
+			other.Post(&rocecore.Request{Buf: zeros(4096), To: rocecore.Destination{Addr: loopback()}})
+		})
+		return other.Full()
 	})
-	if !other.Full() {
-		t.Error("the socket has taken a datagram")
-	}
 	other.Close()
 
 	go io.Copy(io.Discard, far)
@@ -111,7 +112,7 @@ func TestPollBounded(t *testing.T) {
 	}
 	defer c.Close()
 	p.rx.Lock() // so that no other goroutine receives
-	const most, sent = pollMost * batchLen, 400
+	const most, sent = pollMost * batchLen, pollMost*batchLen + 44
 	for range sent {
 		if _, err := c.Write([]byte("x")); err != nil {
 			t.Fatal(err)

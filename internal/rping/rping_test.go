@@ -69,7 +69,9 @@ func TestPeerLeaves(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
+	left := make(chan struct{})
 	go func() {
+		defer close(left)
 		q, err := iwarp.Dial(ctx, l.Addr().String(), Config(nil))
 		if err != nil {
 			return
@@ -100,6 +102,7 @@ func TestPeerLeaves(t *testing.T) {
 	}
 	cancel()
 	q.Close()
+	<-left
 }
 
 func TestMismatch(t *testing.T) {
