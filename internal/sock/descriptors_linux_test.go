@@ -24,10 +24,7 @@ func TestNoDescriptors(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		s, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := acceptFrom(t, l, c)
 		defer s.Close()
 		giveBack := exhaust(t, free)
 		err = ShareMemory(t.Context(), c, samehost.Auto, "")
