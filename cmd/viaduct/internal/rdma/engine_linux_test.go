@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/testkit"
 	"viaduct/iwarp"
 )
 
 // patience bounds waits for events that must happen, even on a busy machine.
-const patience = 30 * time.Second
+const patience = testkit.Patience
 
 // connectedPair returns a connected queue pair and the peer.
 func connectedPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {

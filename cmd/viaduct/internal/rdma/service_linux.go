@@ -107,7 +107,7 @@ func New(o Options) (*Service, error) {
 	if err := s.renderTree(); err != nil {
 		return nil, err
 	}
-	s.startSweeper()
+	s.startSweeper(newSweeper())
 	s.watchAddresses()
 	return s, nil
 }

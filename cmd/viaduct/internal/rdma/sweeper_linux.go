@@ -14,7 +14,7 @@ const (
 	// restAfter is the number of sweeps after the last activity. The kernel reports a close a
 	// little before the file is dropped, and the drop may take long on a busy machine.
 	restAfter = 20
-	// sweepAtRest is how often a resting sweeper sweeps nevertheless.
+	// sweepAtRest is how often the sweeper of a service sweeps at rest nevertheless.
 	sweepAtRest = 10 * time.Second
 )
 
@@ -22,11 +22,12 @@ const (
 // so that an idle device uses no processor time.
 type sweeper struct {
 	wake     chan struct{} // one slot
+	atRest   time.Duration // how often a resting sweeper sweeps
 	active   atomic.Bool   // there was activity since the last sweep
 	restless atomic.Bool   // not all activity is reported, so that the sweeper must not rest
 }
 
-func newSweeper() *sweeper { return &sweeper{wake: make(chan struct{}, 1)} }
+func newSweeper() *sweeper { return &sweeper{wake: make(chan struct{}, 1), atRest: sweepAtRest} }
 
 // note reports activity: a call of a program, or a close.
 func (w *sweeper) note() {
@@ -46,7 +47,7 @@ func (w *sweeper) run(stop <-chan struct{}, sweep func()) {
 	for quiet := 0; ; {
 		wait, wake := sweepEvery, (chan struct{})(nil)
 		if quiet >= restAfter && !w.restless.Load() {
-			wait, wake = sweepAtRest, w.wake
+			wait, wake = w.atRest, w.wake
 		}
 		t.Reset(wait)
 		select {
@@ -62,22 +63,22 @@ func (w *sweeper) run(stop <-chan struct{}, sweep func()) {
 	}
 }
 
-// startSweeper starts a goroutine that calls Sweep until the service ends.
-func (s *Service) startSweeper() {
-	s.sweeper = newSweeper()
+// startSweeper starts a goroutine in which sweeper calls Sweep until the service ends.
+func (s *Service) startSweeper(sweeper *sweeper) {
+	s.sweeper = sweeper
 	w, err := newCloseWatch()
 	if err != nil {
 		s.log.Debug("closed files are looked for all the time", "err", err)
-		s.sweeper.restless.Store(true)
+		sweeper.restless.Store(true)
 	} else {
 		s.closes = w
-		s.wg.Go(func() { w.notify(s.sweeper.note) })
+		s.wg.Go(func() { w.notify(sweeper.note) })
 		s.wg.Go(func() {
 			<-s.done
 			w.stop()
 		})
 	}
-	s.wg.Go(func() { s.sweeper.run(s.done, s.Sweep) })
+	s.wg.Go(func() { sweeper.run(s.done, s.Sweep) })
 }
 
 // watchFile reports closes of a memfd to the sweeper until unwatch is called. If the kernel gives
