@@ -84,24 +84,6 @@ func TestFilesQuiet(t *testing.T) {
 	}
 }
 
-// TestInterruptQuiet: a client interrupted in the middle of RDMA Reads ends the stream without an
-// error at the server.
-func TestInterruptQuiet(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
-		t.Fatal(err)
-	}
-	srv, urls := start(t, 1, "serve", "--root", root, "--listen", "iwarp://127.0.0.1:0", "--log-level", "info")
-	cl, _ := start(t, 0, "get", at(urls[0], "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0")
-	moving(t, cl)
-	cl.stop(syscall.SIGINT)
-	srv.waitStderr("msg=disconnected")
-	if s := srv.stderr(); strings.Contains(s, "catastrophic") || strings.Contains(s, "level=WARN") {
-		t.Errorf("%s", s)
-	}
-}
-
 // TestHints: the advice of an error fits the cause. A refused put names --writable, a missing file
 // the path, and an unreadable local file no port.
 func TestHints(t *testing.T) {
