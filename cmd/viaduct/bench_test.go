@@ -109,7 +109,7 @@ func TestBenchIntervals(t *testing.T) {
 	lengthy(t, "10 s")
 	args := strings.Fields("bench --transports vitcp --ops send,wait --sizes 4K --rounds 2 --time 60ms -i 20ms")
 	r := good(t, args...)
-	at := regexp.MustCompile(`(?m)^(stream|send|wait) +4096  (tcp|vitcp) +round [12] +0\.00-0\.\d\d s +\d+ done +(?:-|\S+ \S+)$|^op +size`).FindAllStringSubmatch(r.stdout, -1)
+	at := regexp.MustCompile(`(?m)^(stream|send|wait) +4096  (tcp|vitcp) +round [12] +0\.00-\d+\.\d\d s +\d+ done +(?:-|\S+ \S+)$|^op +size`).FindAllStringSubmatch(r.stdout, -1)
 	var order []string
 	for _, m := range at {
 		order = append(order, strings.TrimSpace(m[1]+" "+m[2]))
