@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,12 +36,7 @@ func TestServeOnePort(t *testing.T) {
 	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()
 	body := random(t, filepath.Join(root, "f"), 1000)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	u := fmt.Sprintf("vitcp://%s/", l.Addr())
+	u := fmt.Sprintf("vitcp://127.0.0.1:%d/", freePort(t))
 	_, urls := start(t, 2, "serve", "--root", root, "--listen", u+"a", "--listen", u+"b")
 	for _, url := range urls {
 		out := filepath.Join(work, "out")
