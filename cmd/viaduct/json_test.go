@@ -42,13 +42,13 @@ var jsonCases = map[string]jsonCase{
 	"portmap serve": {service: true, good: "--listen 127.0.0.1:0 --map 127.0.0.1:80=127.0.0.1:81", bad: "--listen 127.0.0.1:0 --file {none}"},
 	"proxy":         {service: true, good: "--listen tcp://127.0.0.1:0 --to {echo}", bad: "--listen tcp://192.0.2.1:1 --to {echo}"},
 	"ps":            {good: "", bad: "--interval 1ms", status: 2},
-	"put":           {good: "-r {tree} {files}/put", bad: "{none} {files}/x"},
+	"put":           {good: "-r {source} {files}/put", bad: "{none} {files}/x"},
 	"registry":      {good: "file:{names}", bad: "file:{names} vi none"},
 	"rping":         {good: "-c -a 127.0.0.1 -p {rping} -C 3 -v", bad: "-c -a 127.0.0.1 -p 1 -C 1"},
 	"run":           {data: true, bad: "--portmap-listen off -- {none}", status: 127},
 	"serve":         {service: true, good: "--root {tree} --listen tcp://127.0.0.1:0 --listen iwarp://127.0.0.1:0", bad: "--root {none} --listen tcp://127.0.0.1:0"},
 	"stat":          {good: "--interval 10ms", bad: "1999999999"},
-	"sync":          {good: "{tree} {files}/sync", bad: "{none} {files}/sync"},
+	"sync":          {good: "{source} {files}/sync", bad: "{none} {files}/sync"},
 	"version":       {good: "", bad: "extra", status: 2},
 	"vipl check":    {good: "/dev/via_lo", bad: "none"},
 	"wireshark":     {good: "--install --dir {dir}/plugins", bad: "--install --dir {file}"},
@@ -139,9 +139,11 @@ func documents(t *testing.T, s string) (all []any) {
 func jsonPlaces(t *testing.T) *strings.Replacer {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	os.MkdirAll(in("tree/d"), 0o700)
-	random(t, in("tree/f"), 1000)
-	random(t, in("tree/d/g"), 1000)
+	for _, d := range []string{"tree", "source"} { // what is copied must not change meanwhile
+		os.MkdirAll(in(d+"/d"), 0o700)
+		random(t, in(d+"/f"), 1000)
+		random(t, in(d+"/d/g"), 1000)
+	}
 	random(t, in("file"), 1000)
 	os.WriteFile(in("config"), []byte("[echo]\nlisten = [\"tcp://127.0.0.1:0\"]\n"), 0o600)
 	os.WriteFile(in("names"), []byte("vi node1 127.0.0.1:3936\n"), 0o600)
@@ -150,7 +152,7 @@ func jsonPlaces(t *testing.T) *strings.Replacer {
 	_, echo := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0")
 	_, mapper := start(t, 1, "portmap", "serve", "--listen", "127.0.0.1:0", "--map", "127.0.0.1:80=127.0.0.1:8080")
 	_, rping := start(t, 1, "rping", "-s", "-P", "-a", "127.0.0.1", "-p", "0")
-	return strings.NewReplacer("{dir}", dir, "{tree}", in("tree"), "{file}", in("file"), "{none}",
+	return strings.NewReplacer("{dir}", dir, "{tree}", in("tree"), "{source}", in("source"), "{file}", in("file"), "{none}",
 		in("none"), "{config}", in("config"), "{names}", in("names"),
 		"{capture}", in("x.pcapng"), "{files}", files[0], "{echo}", echo[0], "{mapper}", strings.TrimPrefix(mapper[0], "udp://"),
 		"{rping}", rping[0][strings.LastIndexByte(rping[0], ':')+1:], "{closed}", "127.0.0.1:1")
