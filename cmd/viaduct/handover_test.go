@@ -129,9 +129,10 @@ func TestHandover(t *testing.T) {
 		if urls[0] != was {
 			t.Errorf("the successor listens at %s, not at %s", urls[0], was)
 		}
-		// Up to five, because one connection may wait in the queue of the moved listening socket.
+		// There may be more than the busy connections: one in the queue of the moved listening
+		// socket, and those of earlier new clients whose end is still under way.
 		if code := old.wait(); code != 0 ||
-			!regexp.MustCompile(`connections=[1-5]`).MatchString(old.stderr()) ||
+			!regexp.MustCompile(`connections=[1-9]`).MatchString(old.stderr()) ||
 			strings.Contains(old.stderr(), "lost") {
 			t.Errorf("the predecessor ended with %d: %s", code, old.stderr())
 		}

@@ -209,8 +209,8 @@ func TestPeer(t *testing.T) {
 			work := t.TempDir()
 			x := random(t, filepath.Join(work, "x"), 100_000)
 			y := random(t, filepath.Join(work, "y"), 200_001)
-			first, _ := startRaw(t, filepath.Join(work, "x"), "nc", "--timeout", "30s", "--peer", ua, ub)
-			second, _ := startRaw(t, filepath.Join(work, "y"), "nc", "--timeout", "30s", "--peer", ub, ua)
+			first, _ := startRaw(t, filepath.Join(work, "x"), "nc", "--timeout", "2m", "--peer", ua, ub)
+			second, _ := startRaw(t, filepath.Join(work, "y"), "nc", "--timeout", "2m", "--peer", ub, ua)
 			if got := second(); !bytes.Equal(got, x) {
 				t.Errorf("second got %d bytes of %d", len(got), len(x))
 			}

@@ -138,7 +138,7 @@ func TestPutBar(t *testing.T) {
 		}
 		select {
 		case <-noted:
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Error("the bar does not say what is waited for")
 		}
 		w.Header().Set("Repr-Digest", "sha-256=:"+base64.StdEncoding.EncodeToString(sum[:])+":")

@@ -68,6 +68,9 @@ func TestTokenFile(t *testing.T) {
 		t.Errorf("vitcp: %s", r.stderr)
 	}
 
+	eventually(t, "twenty refusals in the server's log", func() bool { // the lines may come after the answers
+		return strings.Count(srv.stderr(), "request refused") >= 20
+	})
 	srv.waitStderr("metrics url=")
 	m, err := http.Get(regexp.MustCompile(`metrics url=(\S+)`).FindStringSubmatch(srv.stderr())[1])
 	if err != nil {

@@ -188,7 +188,7 @@ func TestKill(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()
-	if f, err := os.Create(filepath.Join(root, "f")); err != nil || f.Truncate(1<<30) != nil {
+	if f, err := os.Create(filepath.Join(root, "f")); err != nil || f.Truncate(1<<40) != nil {
 		t.Fatal(err)
 	}
 	_, urls := start(t, 1, "serve", "--root", root, "--listen", "vitcp://127.0.0.1:0/x")
