@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"testing"
@@ -12,13 +13,24 @@ import (
 	"viaduct/vi"
 )
 
+// listen listens at a port of loopback that no system gives to a socket that may have any.
+func listen() (net.Listener, error) {
+	return net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000)))
+}
+
 // shared returns the host part of an address, and a function to open a NIC at this address. Each
 // NIC has an Opener of its own, as in separate processes.
 func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: this system has no abstract namespace of sockets")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen()
+	for range 100 {
+		if err == nil {
+			break
+		}
+		l, err = listen() // the port was taken
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
