@@ -22,9 +22,9 @@ int main(int argc, char **argv) {
 	connect_pair(nic, a, nic, b);
 	memcpy(data(&m) + 200, "hello, memory", 13);
 	code(VipPostSend(a, simple(&m, 1, 200, 13), m.h), VIP_SUCCESS, "post a send");
-	code(VipSendWait(a, 5000, &d), VIP_SUCCESS, "the send is done");
+	code(VipSendWait(a, PATIENCE, &d), VIP_SUCCESS, "the send is done");
 	ok(d == desc(&m, 1), "it is the descriptor that was posted");
-	code(VipRecvWait(b, 5000, &d), VIP_SUCCESS, "the receive is done");
+	code(VipRecvWait(b, PATIENCE, &d), VIP_SUCCESS, "the receive is done");
 	ok(d == desc(&m, 0) && d->CS.Length == 13 && memcmp(data(&m), "hello, memory", 13) == 0, "it has the thirteen bytes");
 	ok(d->CS.Status == (VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE), "its status says so");
 	code(VipDisconnect(a), VIP_SUCCESS, "disconnect");

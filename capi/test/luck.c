@@ -40,8 +40,8 @@ static void round_trip(const char *what) {
 
 	need(VipPostRecv(b, simple(&m, 60, 0, 100), m.h));
 	need(VipPostSend(a, simple(&m, 61, 200, 64), m.h));
-	code(VipRecvWait(b, 10000, &d), VIP_SUCCESS, "%s: a message comes", what);
-	code(VipSendWait(a, 10000, &d), VIP_SUCCESS, "%s: its send is done", what);
+	code(VipRecvWait(b, PATIENCE, &d), VIP_SUCCESS, "%s: a message comes", what);
+	code(VipSendWait(a, PATIENCE, &d), VIP_SUCCESS, "%s: its send is done", what);
 }
 
 static void other_nic(void) {
@@ -72,7 +72,7 @@ static void other_nic(void) {
 	d->DS[0].Local.Handle = m2.h;
 	d->DS[0].Local.Data.Address = data(&m2);
 	need(VipPostSend(a, d, m.h));
-	code(VipSendWait(a, 5000, &d), VIP_DESCRIPTOR_ERROR, "a segment of another NIC's memory");
+	code(VipSendWait(a, PATIENCE, &d), VIP_DESCRIPTOR_ERROR, "a segment of another NIC's memory");
 	ok(d->CS.Status & VIP_STATUS_PROTECTION_ERROR, "is a protection error");
 	code(VipDeregisterMem(nic, m2.base, m2.h), VIP_INVALID_PARAMETER, "memory of another NIC");
 	need(VipCloseNic(n2));
@@ -208,7 +208,7 @@ static void segments(void) {
 		d = simple(&m, 1, 0, 100);
 		d->DS[0].Local.Data.AddressBits = at[i];
 		need(VipPostSend(a, d, m.h));
-		code(VipSendWait(a, 10000, &d), VIP_DESCRIPTOR_ERROR, "a send from %#lx", at[i]);
+		code(VipSendWait(a, PATIENCE, &d), VIP_DESCRIPTOR_ERROR, "a send from %#lx", at[i]);
 		ok(d && d->CS.Status & VIP_STATUS_PROTECTION_ERROR, "is a protection error, %#x", d ? d->CS.Status : 0);
 		VipDisconnect(a);
 		VipDisconnect(b);
@@ -219,14 +219,14 @@ static void segments(void) {
 		d->DS[0].Local.Data.AddressBits = at[i];
 		need(VipPostRecv(b, d, m.h));
 		need(VipPostSend(a, simple(&m, 1, 0, 100), m.h));
-		code(VipRecvWait(b, 10000, &d), VIP_DESCRIPTOR_ERROR, "a receive to %#lx", at[i]);
+		code(VipRecvWait(b, PATIENCE, &d), VIP_DESCRIPTOR_ERROR, "a receive to %#lx", at[i]);
 		VipDisconnect(a);
 		VipDisconnect(b);
 		empty(a);
 		empty(b);
 		connect_pair(nic, a, nic, b);
 		need(VipPostSend(a, rdma(&m, 1, VIP_CONTROL_OP_RDMAWRITE, 0, 100, (void *)at[i], m.h), m.h));
-		code(VipSendWait(a, 10000, &d), VIP_DESCRIPTOR_ERROR, "an RDMA Write to %#lx of the other side", at[i]);
+		code(VipSendWait(a, PATIENCE, &d), VIP_DESCRIPTOR_ERROR, "an RDMA Write to %#lx of the other side", at[i]);
 		VipDisconnect(a);
 		VipDisconnect(b);
 		empty(a);
@@ -284,7 +284,7 @@ static void notify_in_notify(void) {
 	need(VipRecvNotify(b, NULL, post_again));
 	for (i = 1; i <= 50; i++) {
 		need(VipPostSend(a, simple(&m, 1, 0, 10), m.h));
-		need(VipSendWait(a, 5000, &d));
+		need(VipSendWait(a, PATIENCE, &d));
 		if (!eventually(__sync_add_and_fetch(&inside, 0) == i))
 			break;
 	}
@@ -330,7 +330,7 @@ static void unmapped(void) {
 		if (i == 0)
 			munmap(p, 1 << 20);
 		need(VipPostSend(a, d, m.h));
-		code(VipSendWait(a, 10000, &d), VIP_DESCRIPTOR_ERROR, "a send of %d bytes that are unmapped", sizes[i]);
+		code(VipSendWait(a, PATIENCE, &d), VIP_DESCRIPTOR_ERROR, "a send of %d bytes that are unmapped", sizes[i]);
 		ok(d && d->CS.Status & VIP_STATUS_PROTECTION_ERROR, "is a protection error, %#x", d ? d->CS.Status : 0);
 		VipDisconnect(a);
 		VipDisconnect(b);
@@ -342,7 +342,7 @@ static void unmapped(void) {
 		d->DS[0].Local.Handle = h;
 		need(VipPostRecv(b, d, m.h));
 		need(VipPostSend(a, simple(&m, 1, 0, sizes[i]), m.h));
-		code(VipRecvWait(b, 10000, &d), VIP_DESCRIPTOR_ERROR, "a receive into them");
+		code(VipRecvWait(b, PATIENCE, &d), VIP_DESCRIPTOR_ERROR, "a receive into them");
 		ok(d && d->CS.Status & VIP_STATUS_PROTECTION_ERROR, "is one too, %#x", d ? d->CS.Status : 0);
 		VipDisconnect(a);
 		VipDisconnect(b);
@@ -350,14 +350,14 @@ static void unmapped(void) {
 		empty(b);
 		connect_pair(nic, a, nic, b);
 		need(VipPostSend(a, rdma(&m, 1, VIP_CONTROL_OP_RDMAWRITE, 0, sizes[i], p, h), m.h));
-		code(VipSendWait(a, 10000, &d), VIP_DESCRIPTOR_ERROR, "an RDMA Write to them");
+		code(VipSendWait(a, PATIENCE, &d), VIP_DESCRIPTOR_ERROR, "an RDMA Write to them");
 		VipDisconnect(a);
 		VipDisconnect(b);
 		empty(a);
 		empty(b);
 		connect_pair(nic, a, nic, b);
 		need(VipPostSend(a, rdma(&m, 1, VIP_CONTROL_OP_RDMAREAD, 0, sizes[i], p, h), m.h));
-		code(VipSendWait(a, 10000, &d), VIP_DESCRIPTOR_ERROR, "an RDMA Read of them");
+		code(VipSendWait(a, PATIENCE, &d), VIP_DESCRIPTOR_ERROR, "an RDMA Read of them");
 		VipDisconnect(a);
 		VipDisconnect(b);
 		empty(a);
@@ -493,8 +493,8 @@ static void signals(void) {
 				;
 			good &= r == VIP_SUCCESS;
 		} else {
-			good &= VipRecvWait(b, 10000, &d) == VIP_SUCCESS;
-			good &= VipSendWait(a, 10000, &d) == VIP_SUCCESS;
+			good &= VipRecvWait(b, PATIENCE, &d) == VIP_SUCCESS;
+			good &= VipSendWait(a, PATIENCE, &d) == VIP_SUCCESS;
 		}
 		good &= data(&m)[0] == (char)i;
 	}
@@ -532,8 +532,8 @@ static void many_vis(void) {
 	}
 	ok(1, "%d VIs are connected", MANY);
 	for (i = 0; i < MANY / 2; i++)
-		if (VipPostSend(x[i], simple(&m, 1, 0, 10), m.h) != VIP_SUCCESS || VipSendWait(x[i], 10000, &d) != VIP_SUCCESS ||
-			VipRecvWait(y[i], 10000, &d) != VIP_SUCCESS)
+		if (VipPostSend(x[i], simple(&m, 1, 0, 10), m.h) != VIP_SUCCESS || VipSendWait(x[i], PATIENCE, &d) != VIP_SUCCESS ||
+			VipRecvWait(y[i], PATIENCE, &d) != VIP_SUCCESS)
 			good = 0;
 	ok(good, "a message over each");
 	for (i = 0; i < MANY / 2; i++) {
@@ -583,7 +583,7 @@ static void *thread_run(void *p) {
 	connect_pair(nic, x, nic, y);
 	for (i = 0; i < 100; i++)
 		if (VipPostRecv(y, simple(&t, 0, 0, 64), t.h) != VIP_SUCCESS || VipPostSend(x, simple(&t, 1, 100, 64), t.h) != VIP_SUCCESS ||
-			VipRecvWait(y, 20000, &d) != VIP_SUCCESS || VipSendWait(x, 20000, &d) != VIP_SUCCESS)
+			VipRecvWait(y, PATIENCE, &d) != VIP_SUCCESS || VipSendWait(x, PATIENCE, &d) != VIP_SUCCESS)
 			__sync_add_and_fetch(&thread_bad, 1);
 	VipDisconnect(x);
 	VipDisconnect(y);
@@ -732,7 +732,7 @@ static void last_word(void) {
 		__sync_synchronize();
 		for (j = 0; j < (unsigned)words; j++)
 			torn += to[j] != i;
-		need(VipSendWait(a, 10000, &d));
+		need(VipSendWait(a, PATIENCE, &d));
 	}
 	ok(torn == 0, "%u words of 2000 writes were late", torn);
 }
@@ -822,7 +822,7 @@ static void answers(void) {
 		for (k = 0; k < 10; k++)
 			need(VipPostSend(a, rdma(&m, k, VIP_CONTROL_OP_RDMAWRITE, 0, ROOM, data(&m), m.h), m.h));
 		for (k = 0; k < 10; k++) {
-			need(VipSendWait(a, 30000, &d));
+			need(VipSendWait(a, PATIENCE, &d));
 			good &= d == desc(&m, k);
 		}
 	}
@@ -838,7 +838,7 @@ static void answers(void) {
 			good &= d == desc(&m, 10 + k);
 		}
 		for (k = 0; k < 10; k++)
-			need(VipRecvWait(b, 10000, &d));
+			need(VipRecvWait(b, PATIENCE, &d));
 	}
 	ok(good, "each send comes back, in order");
 	ok(eventually(flushers() == 1), "ten in a row were");
@@ -866,7 +866,7 @@ static void *bursts(void *p) {
 static void gathered_by_many(void) {
 	pthread_t t[2];
 	VIP_DESCRIPTOR *d;
-	long long end = tap_ms() + 30000;
+	long long end = tap_ms() + PATIENCE;
 	int i, r;
 
 	need(VipOpenNic(tap_nic, &nic));

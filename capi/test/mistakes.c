@@ -37,8 +37,8 @@ static void pass(void *p, VIP_MEM_HANDLE h, int n) {
 	d->DS[0].Local.Data.Address = p;
 	d->DS[0].Local.Handle = h;
 	need(VipPostSend(a, d, m.h));
-	need(VipSendWait(a, 10000, &d));
-	need(VipRecvWait(b, 10000, &d));
+	need(VipSendWait(a, PATIENCE, &d));
+	need(VipRecvWait(b, PATIENCE, &d));
 }
 
 static void none(void) {

@@ -38,11 +38,11 @@ static void peer(int fd, const char *mine, const char *theirs) {
 		exit(1);
 	if (strcmp((char *)remote.a.HostAddress + remote.a.HostAddressLen, theirs) != 0)
 		exit(1);
-	need(VipConnectPeerRequest(a, &local.a, &remote.a, 30000));
+	need(VipConnectPeerRequest(a, &local.a, &remote.a, PATIENCE));
 	need(VipConnectPeerWait(a, &attrs));
 	need(VipPostSend(a, simple(&m, 1, 200, 64), m.h));
-	need(VipSendWait(a, 10000, &d));
-	need(VipRecvWait(a, 10000, &d));
+	need(VipSendWait(a, PATIENCE, &d));
+	need(VipRecvWait(a, PATIENCE, &d));
 	if (write(fd, "", 1) != 1 || read(fd, &c, 1) != 1) /* neither disconnects before the other is done */
 		exit(1);
 	need(VipDisconnect(a));
@@ -77,12 +77,12 @@ static void server(const char *name) {
 	strcpy(data(&m), name);
 	for (i = 0; i < 2; i++) {
 		a = make();
-		need(VipConnectWait(nic, address(&local, nic, name), 30000, &remote.a, &attrs, &c));
+		need(VipConnectWait(nic, address(&local, nic, name), PATIENCE, &remote.a, &attrs, &c));
 		need(VipConnectAccept(c, a));
 		need(VipPostRecv(a, simple(&m, 1, 100, 8), m.h));
 		need(VipPostSend(a, simple(&m, 0, 0, strlen(name) + 1), m.h));
-		need(VipSendWait(a, 10000, &d));
-		(void)VipRecvWait(a, 10000, &d); /* the caller disconnects first, which ends this wait */
+		need(VipSendWait(a, PATIENCE, &d));
+		(void)VipRecvWait(a, PATIENCE, &d); /* the caller disconnects first, which ends this wait */
 		need(VipDisconnect(a));
 		empty(a);
 		need(VipDestroyVi(a));
@@ -116,14 +116,14 @@ static void servers(void) {
 	for (i = 0; i < 6; i++) {
 		a = make();
 		need(VipPostRecv(a, simple(&m, 0, 0, 100), m.h));
-		end = tap_ms() + 30000;
+		end = tap_ms() + PATIENCE;
 		do
-			r = VipConnectRequest(a, address(&local, nic, "caller"), address(&remote, nic, names[i % 3]), 10000, &attrs);
+			r = VipConnectRequest(a, address(&local, nic, "caller"), address(&remote, nic, names[i % 3]), PATIENCE, &attrs);
 		while (r == VIP_NO_MATCH && tap_ms() < end);
 		code(r, VIP_SUCCESS, "a call of %s", names[i % 3]);
 		if (r != VIP_SUCCESS)
 			break;
-		need(VipRecvWait(a, 10000, &d));
+		need(VipRecvWait(a, PATIENCE, &d));
 		ok(strcmp(data(&m), names[i % 3]) == 0, "reaches it");
 		need(VipDisconnect(a));
 	}
@@ -188,8 +188,8 @@ static void member(struct crowd *c, int me) {
 			need(VipPostSend(v[i], simple(&m, CROWD + i, 1000, 1), m.h));
 	for (i = 0; i < CROWD; i++)
 		if (i != me) {
-			need(VipRecvWait(v[i], 30000, &d));
-			need(VipSendWait(v[i], 30000, &d));
+			need(VipRecvWait(v[i], PATIENCE, &d));
+			need(VipSendWait(v[i], PATIENCE, &d));
 			if (data(&m)[i] != i)
 				exit(2);
 		}

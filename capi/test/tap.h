@@ -95,13 +95,12 @@ static inline void tap_nap(void) {
 	nanosleep(&t, NULL);
 }
 
-/*
- * eventually waits up to ten seconds for a condition. Once it was true, it is not evaluated
- * again.
- */
+#define PATIENCE 60000 /* time limit in ms; on an idle machine these steps take less than 1 ms */
+
+/* eventually waits for a condition. Once it was true, it is not evaluated again. */
 #define eventually(cond)                                                            \
 	__extension__({                                                             \
-		long long end_ = tap_ms() + 10000;                                  \
+		long long end_ = tap_ms() + PATIENCE;                               \
 		int came_;                                                          \
 		while (!(came_ = !!(cond)) && tap_ms() < end_)                      \
 			tap_nap();                                                  \
@@ -173,8 +172,6 @@ static inline VIP_DESCRIPTOR *rdma(struct mem *m, int i, int op, int off, int n,
 }
 
 /* ---- Connections -------------------------------------------------------- */
-
-#define PATIENCE 40000 /* time limit in ms; on an idle machine these steps take less than 1 ms */
 
 /* This has room for the address of a NIC with a discriminator. */
 struct addr {
