@@ -51,51 +51,79 @@ func TestResolve(t *testing.T) {
 				t.Fatalf("%+v, %v", m, err)
 			}
 			testkit.Eventually(t, "PMAck", func() bool { return s.Stats().Acks == 1 }) // [SDP-7.4-25] [SDP-7.4-26]
+			// The client may have repeated the request, but not after the PMAck.
+			received := s.Stats().Received
 			m, err = c.Resolve(t.Context(), q)
-			if err != nil || !m.Cached || s.Stats().Received != 2 { // [SDP-7.3.1.4-1]
-				t.Errorf("second time: %+v, %v, server got %d", m, err, s.Stats().Received)
+			if err != nil || !m.Cached || s.Stats().Received != received { // [SDP-7.3.1.4-1]
+				t.Errorf("second time: %+v, %v, server got %d", m, err, s.Stats().Received-received)
 			}
 			c.Forget(q.Service) // [SDP-7.5.1-8]
 			if m, err = c.Resolve(t.Context(), q); err != nil || m.Cached {
 				t.Errorf("after Forget: %+v, %v", m, err)
 			}
 
-			for range 2 { // [SDP-7.3.1.4-4]
-				m, err = c.Resolve(t.Context(), Query{Service: netip.AddrPortFrom(s.Addr().Addr(), 81)})
-				if err != nil || m.Cached {
-					t.Errorf("answer for one connection: %+v, %v", m, err)
-				}
-			}
-			for range 2 {
+			var denies uint64
+			for i := range 2 { // [SDP-7.3.1.4-4]
 				_, err = c.Resolve(t.Context(), Query{Service: netip.AddrPortFrom(s.Addr().Addr(), 82)})
 				if !errors.Is(err, ErrDenied) {
 					t.Errorf("unmapped service: %v", err)
 				}
-			}
-			testkit.Eventually(t, "all PMAcks", func() bool { return s.Stats().Acks == 4 })
-			if st := s.Stats(); st.Denies != 1 || st.Pending != 0 { // the client remembers the denial
-				t.Errorf("%+v", st)
+				m, err = c.Resolve(t.Context(), Query{Service: netip.AddrPortFrom(s.Addr().Addr(), 81)})
+				if err != nil || m.Cached {
+					t.Errorf("answer for one connection: %+v, %v", m, err)
+				}
+				// Before this PMAck, the server has received all repetitions of the denied request.
+				testkit.Eventually(t, "all PMAcks", func() bool { return s.Stats().Acks == uint64(3+i) })
+				st := s.Stats()
+				if i == 0 {
+					denies = st.Denies
+				}
+				if denies == 0 || st.Denies != denies || st.Pending != 0 { // the client remembers the denial
+					t.Errorf("%+v", st)
+				}
 			}
 		})
 	}
 }
 
 func TestNobodyListens(t *testing.T) {
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	// A connected socket takes the port, and receives nothing from the client.
+	taken, err := net.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	conn.Close()
-	c := NewClient(ClientConfig{Server: at})
+	defer taken.Close()
+	var last lastError
+	c := NewClient(ClientConfig{Server: taken.LocalAddr().(*net.UDPAddr).AddrPort(),
+		Dial: func(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
+			conn, err := d.DialContext(ctx, network, address)
+			last.Conn = conn
+			return &last, err
+		}})
 	begin := time.Now()
 	_, err = c.Resolve(t.Context(), Query{Service: ap("127.0.0.1:80")})
 	if !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("%v", err)
 	}
-	if d := time.Since(begin); d < unreachableRetry || d > 1500*time.Millisecond { // [D-63]
-		t.Errorf("took %v", d)
+	if d := time.Since(begin); d < unreachableRetry || !nothingListens(last.err) { // [D-63]
+		t.Errorf("ended after %v by %v", d, last.err)
 	}
+}
+
+// A lastError is a connection that remembers the result of the last Read or Write.
+type lastError struct {
+	net.Conn
+	err error
+}
+
+func (c *lastError) Read(b []byte) (n int, err error) {
+	n, c.err = c.Conn.Read(b)
+	return n, c.err
+}
+
+func (c *lastError) Write(b []byte) (n int, err error) {
+	n, c.err = c.Conn.Write(b)
+	return n, c.err
 }
 
 func TestResolveCancelled(t *testing.T) {
@@ -198,6 +226,14 @@ func TestFloodLoopback(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := uint64(0); ; i++ {
+			// With more datagrams in the socket, the kernel would drop the honest ones too.
+			for i > s.Stats().Received+64 {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
 			select {
 			case <-stop:
 				return
@@ -211,13 +247,11 @@ func TestFloodLoopback(t *testing.T) {
 	good := 0
 	for range 20 {
 		c := NewClient(ClientConfig{Server: s.Addr()})
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		if _, err := c.Resolve(ctx, Query{Service: ap("127.0.0.1:80"), Local: ap("127.0.0.1:7")}); err == nil {
+		if _, err := c.Resolve(t.Context(), Query{Service: ap("127.0.0.1:80"), Local: ap("127.0.0.1:7")}); err == nil {
 			good++
 		} else {
 			t.Log(err)
 		}
-		cancel()
 	}
 	if good < 18 {
 		t.Errorf("%d of 20 honest questions were answered", good)
@@ -235,7 +269,7 @@ func TestHandles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer probe.Close()
-	c := NewClient(ClientConfig{Server: probe.LocalAddr().(*net.UDPAddr).AddrPort()})
+	c := NewClient(ClientConfig{Server: probe.LocalAddr().(*net.UDPAddr).AddrPort(), SilentFor: -1})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for i := range 8 {
