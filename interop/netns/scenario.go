@@ -136,7 +136,7 @@ func pair(ctx context.Context, o *options, s scenario) (said string, err error) 
 }
 
 // setupLimit is longer than any documented time limit of a set-up.
-const setupLimit = 40 * time.Second
+const setupLimit = 2 * time.Minute
 
 // kept is the number of descriptors kept for later connections: the runtime's epoll instance and
 // frameio's instances.
@@ -334,7 +334,7 @@ func scenarios(long bool) []scenario {
 			s.rate = rate
 		}
 		if s.limit == 0 {
-			s.limit = s.traffic + 90*time.Second
+			s.limit = s.traffic + 3*time.Minute
 		}
 		if s.fault.Loss > 0 && s.hit == nil {
 			s.hit = func(c link.Counters) bool { return c.Lost > 0 }

@@ -52,8 +52,8 @@ type Settings struct {
 }
 
 // grace is how long a connection request is held after arriving between two waits of a busy
-// listener.
-const grace = time.Second
+// listener. It is long, because a busy machine may stand still between two waits.
+const grace = 20 * time.Second
 
 // Open makes a node of a transport.
 func Open(transport string, s Settings) (Node, error) {
