@@ -80,7 +80,7 @@ func (r *runner) conform(ctx context.Context) error {
 			}
 			// Without the pause, siw would leave bytes unread after its Reply, if the bytes follow
 			// too soon [I-10].
-			errs = append(errs, r.findings(ctx, want, "--pause", "1s", "--only", f.name, "iwarp://127.0.0.1:"+strconv.Itoa(r.forward[port])))
+			errs = append(errs, r.findings(ctx, want, "--pause", "2s", "--patience", "30s", "--only", f.name, "iwarp://127.0.0.1:"+strconv.Itoa(r.forward[port])))
 		}
 		return errors.Join(errs...)
 	})
@@ -97,7 +97,7 @@ func (r *runner) conform(ctx context.Context) error {
 		return r.findings(ctx, want, append(args, "--listen", "iwarp://127.0.0.1:"+strconv.Itoa(p))...)
 	}
 	r.check("viaduct conform --listen, guest's rping -c", func() error {
-		return active(siwFaults, "--only", "iwarp/request", "--only", "iwarp/reply-bad-key", "--only", "iwarp/two-initiators",
+		return active(siwFaults, "--patience", "30s", "--only", "iwarp/request", "--only", "iwarp/reply-bad-key", "--only", "iwarp/two-initiators",
 			"--only", "iwarp/reply-bad-revision", "--only", "iwarp/first-fpdu", "--only", "iwarp/active-markers", "--only", "iwarp/active-bad-crc")
 	})
 	r.check("viaduct conform --listen --dangerous, guest's rping -c", func() error {
