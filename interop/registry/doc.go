@@ -6,7 +6,7 @@
 // from the cluster, listeners of the command register there with leases of six seconds, and 500
 // lookups a second go on all the time:
 //
-//   - the leader is killed by SIGKILL: no lookup fails for longer than the election and one second,
+//   - the leader is killed by SIGKILL: no lookup fails for longer than the election and five seconds,
 //     and a new listener can register;
 //   - a listener is killed: lookups do not return the listener after the lease has ended;
 //   - two members are killed, and there is no quorum: lookups are answered from the last known

@@ -14,8 +14,9 @@ import (
 // members is the number of members of both fabrics together.
 const members = 20
 
-// backTime is how long a restarted fabric may take to serve the members.
-const backTime = 15 * time.Second
+// backTime is how long a restarted fabric may take to serve the members. A quiet machine needs some
+// three seconds, a busy one ten.
+const backTime = time.Minute
 
 // A plant is the two fabrics and their members.
 type plant struct {
@@ -97,7 +98,7 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 		return "", err
 	}
 	began := time.Now()
-	back, err := p.pingAll(ctx, "30s")
+	back, err := p.pingAll(ctx, "1m")
 	if err != nil {
 		return "", fmt.Errorf("with the fabric started again: %w", err)
 	}
@@ -123,7 +124,8 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 		if !strings.Contains(table, name(1)) {
 			break
 		}
-		if time.Since(killed) > 2*lease+electionTime {
+		// A new leader restarts every lease, and a busy machine may elect several.
+		if time.Since(killed) > proc.Patience {
 			return "", fmt.Errorf("%s was killed %v ago, has a lease of %v and is registered", name(1), time.Since(killed), lease)
 		}
 		time.Sleep(50 * time.Millisecond)

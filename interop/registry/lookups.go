@@ -100,6 +100,10 @@ func lookUp(ctx context.Context, mapper netip.AddrPort, services []*service) err
 	}
 }
 
+// slack is how much longer than its cause a time without an answer may be. The causes themselves
+// would take a lease, so a busy machine has all but a second of that.
+const slack = lease - time.Second
+
 // A question is an outstanding lookup.
 type question struct {
 	service *service
