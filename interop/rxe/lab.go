@@ -105,14 +105,14 @@ func freePort() (port int, err error) {
 // functions are shell functions for all scripts: listens waits until a program listens at PORT, and
 // retry runs a program up to four times, until success.
 const functions = `listens() {
-	for i in $(seq 1500); do
+	for i in $(seq 6000); do
 		grep -qs " [0-9A-F]*:$HEXPORT 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 && return
 		sleep 0.02
 	done
 	echo "nothing listens at port $PORT"
 }
 retry() {
-	for i in 1 2 3 4; do
+	for i in $(seq 60); do
 		"$@" && return
 		sleep 1
 	done

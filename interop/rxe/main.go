@@ -25,7 +25,7 @@ func main() {
 	flag.BoolVar(&p.long, "long", false, "make all trials, not the most telling ones alone")
 	flag.IntVar(&p.runs, "runs", 1, "make each trial so many times, all in turn; an interrupt ends that with the table")
 	flag.IntVar(&p.busy, "busy", 0, "run so many busy loops meanwhile")
-	flag.DurationVar(&p.limit, "limit", time.Minute, "how long a run may take; pyverbs, MPI and programs from source may take four times that")
+	flag.DurationVar(&p.limit, "limit", 3*time.Minute, "how long a run may take; pyverbs, MPI and programs from source may take four times that")
 	flag.StringVar(&p.viaduct, "viaduct", "", "use the command in `FILE` instead of building it")
 	flag.StringVar(&p.sources.rdmaCore, "rdma-core", "", "use the libraries and programs of rdma-core that were built in `DIR`")
 	flag.StringVar(&p.sources.valkey, "valkey", "", "run the RDMA test of valkey, whose source was built in `DIR`")
