@@ -22,7 +22,7 @@ const nobody = 65534
 
 // limit bounds a run of a trial. A run takes a second or two on an idle machine, but many times
 // longer on a busy machine, because most programs spin.
-var limit = time.Minute
+var limit = 3 * time.Minute
 
 // A lab holds the shared state of the trials.
 type lab struct {

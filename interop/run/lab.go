@@ -21,7 +21,7 @@ import (
 )
 
 // limit bounds every operation expected to be quick on an idle machine.
-const limit = time.Minute
+const limit = 3 * time.Minute
 
 // A lab holds the shared state of the trials.
 type lab struct {
@@ -86,7 +86,7 @@ func (l *lab) run(tr trial) (err error) {
 func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir = l.dir
-	c.Env = append(os.Environ(), "HOME="+l.dir, "PGCONNECT_TIMEOUT=20")
+	c.Env = append(os.Environ(), "HOME="+l.dir, "PGCONNECT_TIMEOUT=60")
 	c.WaitDelay = 5 * time.Second
 	c.SysProcAttr = &syscall.SysProcAttr{}
 	gid := os.Getgid()

@@ -280,7 +280,7 @@ func upstream(l *lab) error {
 	}
 	defer func() { c.Process.Signal(syscall.SIGTERM); c.Wait() }()
 	out := l.path("out")
-	if b, err := l.command(l.ctx, "curl", "-sS", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "-o", out, "http://127.0.0.1:"+port+"/a.bin").CombinedOutput(); err != nil {
+	if b, err := l.command(l.ctx, "curl", "-sS", "--retry", "100", "--retry-connrefused", "--retry-delay", "1", "-o", out, "http://127.0.0.1:"+port+"/a.bin").CombinedOutput(); err != nil {
 		return fmt.Errorf("curl: %w\n%s", err, b)
 	}
 	carried := false

@@ -152,7 +152,7 @@ static void cq_overrun(void)
 	for (int i = 0; i < 4; i++)
 		receive(&p, i);
 	expect(move(&p, IBV_QPS_ERR), 0, "ibv_modify_qp");
-	expect(comes(device->async_fd, 10000), true, "an event is there");
+	expect(comes(device->async_fd, 50000), true, "an event is there");
 	expect(ibv_get_async_event(device, &e), 0, "ibv_get_async_event");
 	expect(e.event_type, IBV_EVENT_CQ_ERR, "type of the event");
 	expect(e.element.cq == p.cq, true, "its queue is that one");
@@ -169,7 +169,7 @@ static void cq_overrun_unread(void)
 	for (int i = 0; i < 4; i++)
 		receive(&p, i);
 	move(&p, IBV_QPS_ERR);
-	expect(comes(device->async_fd, 10000), true, "an event is there");
+	expect(comes(device->async_fd, 50000), true, "an event is there");
 	unmake(&p);
 	expect(comes(device->async_fd, 50), false, "an event is left");
 }
@@ -186,7 +186,7 @@ static void cq_events(void)
 	receive(&p, 1);
 	receive(&p, 2);
 	move(&p, IBV_QPS_ERR);
-	expect(comes(p.channel->fd, 10000), true, "an event is there");
+	expect(comes(p.channel->fd, 50000), true, "an event is there");
 	expect(ibv_get_cq_event(p.channel, &cq, &context), 0, "ibv_get_cq_event");
 	expect(cq == p.cq && context == &p, true, "queue and context are those");
 	expect_flushed(&p, 1);
@@ -215,12 +215,12 @@ static void cq_events_unread(void)
 	move(&p, IBV_QPS_ERR);
 	receive(&q, 1);
 	move(&q, IBV_QPS_ERR);
-	expect(comes(p.channel->fd, 10000), true, "an event is there");
+	expect(comes(p.channel->fd, 50000), true, "an event is there");
 	expect(ibv_destroy_qp(p.qp), 0, "ibv_destroy_qp");
 	expect(ibv_destroy_cq(p.cq), 0, "ibv_destroy_cq");
 	p.qp = NULL;
 	p.cq = NULL;
-	expect(comes(p.channel->fd, 10000), true, "the event of the other queue is there");
+	expect(comes(p.channel->fd, 50000), true, "the event of the other queue is there");
 	expect(ibv_get_cq_event(p.channel, &cq, &context), 0, "ibv_get_cq_event");
 	expect(cq == q.cq, true, "it is that of the other queue");
 	ibv_ack_cq_events(cq, 1);
