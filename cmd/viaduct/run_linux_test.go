@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,9 +60,26 @@ func runRun(t *testing.T, flags []string, program ...string) (result, []explaine
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "explain")
 	r := run(t, append(append([]string{"run", "--json", "--explain=" + file}, flags...), append([]string{"--"}, program...)...)...)
-	return r, readExplained(t, file)
+	return r, allExplained(t, file)
 }
 
+// allExplained returns the lines of --explain once the supervisor has ended. The command ends with
+// the program, and the supervisor may still have lines to write about the last connections.
+func allExplained(t *testing.T, file string) []explained {
+	t.Helper()
+	flag := []byte("--explain=" + file + "\x00")
+	eventually(t, "end of the supervisor", func() bool {
+		processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		return !slices.ContainsFunc(processes, func(p string) bool {
+			b, _ := os.ReadFile(p)
+			return bytes.Contains(b, flag)
+		})
+	})
+	return readExplained(t, file)
+}
+
+// readExplained returns the complete lines of --explain. While the supervisor writes a line, a
+// reader may find only the first half.
 func readExplained(t *testing.T, file string) (out []explained) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -69,6 +87,9 @@ func readExplained(t *testing.T, file string) (out []explained) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(b)) {
+		if !strings.HasSuffix(line, "\n") {
+			break
+		}
 		var e explained
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("%v: %s", err, line)

@@ -222,8 +222,8 @@ func TestRunSameHost(t *testing.T) {
 	if code := s.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("redis: exit %d", code)
 	}
-	if n := count(s.explained(), "accept", "pair"); n != 3 {
-		t.Errorf("%d connections came by a pair, want 3: %+v", n, s.explained())
+	if _, es := s.finish(); count(es, "accept", "pair") != 3 {
+		t.Errorf("%d connections came by a pair, want 3: %+v", count(es, "accept", "pair"), es)
 	}
 
 	// The other program does not run under viaduct run.

@@ -115,11 +115,12 @@ func startAs(t *testing.T, u *asUser, args ...string) *proc {
 	}, args...)
 }
 
-// finish waits for the end of the command. It returns the exit code and the lines of --explain.
+// finish waits for the end of the command and of the supervisor. It returns the command's exit code
+// and the lines of --explain.
 func (s *served) finish() (code int, es []explained) {
 	s.t.Helper()
 	code = s.wait()
-	return code, s.explained()
+	return code, allExplained(s.t, s.file)
 }
 
 // echoPlain starts an echo server over TCP that counts connections.
