@@ -219,13 +219,11 @@ func TestRunDaemon(t *testing.T) {
 		done := filepath.Join(t.TempDir(), "done")
 		s := startRun(t, []string{"--to", to.rule}, program, "daemon", to.port, done)
 		supervisor := s.supervisor()
-		state, err := s.cmd.Process.Wait() // the daemon has the output, too
-		if err != nil || state.ExitCode() != 0 {
-			t.Fatalf("%v, %v\n%s", state, err, s.stderr())
-		}
+		s.detached()
 		if _, err := os.Stat(done); err == nil {
 			t.Error("the command ended with its daemon, not before")
 		}
+		io.WriteString(s.in, "x")
 		gone(t, supervisor)
 		if b, err := os.ReadFile(done); err != nil || len(b) == 0 ||
 			count(s.explained(), "connect", "sdp") != 1 || to.plain.Load() != 0 {
@@ -237,14 +235,25 @@ func TestRunDaemon(t *testing.T) {
 		port := strconv.Itoa(freePort(t))
 		s := startRun(t, []string{"--listen", port}, program, "daemon-server", port)
 		supervisor := s.supervisor()
-		if state, err := s.cmd.Process.Wait(); err != nil || state.ExitCode() != 0 {
-			t.Fatalf("%v, %v\n%s", state, err, s.stderr())
-		}
+		s.detached()
+		io.WriteString(s.in, "x")
 		if mark, err := marked("127.0.0.4", s.sdpPort(port)); err != nil || mark != 7 {
 			t.Errorf("mark %d, %v", mark, err)
 		}
 		gone(t, supervisor)
 	})
+}
+
+// detached lets the program leave its daemon behind, and waits for the end of the command. The
+// daemon goes on when it has read another byte.
+func (s *served) detached() {
+	s.t.Helper()
+	s.t.Cleanup(func() { s.in.Close() }) // ends a daemon that still waits
+	io.WriteString(s.in, "x")
+	state, err := s.cmd.Process.Wait() // wait would wait for the daemon, which has the output, too
+	if err != nil || state.ExitCode() != 0 {
+		s.t.Fatalf("%v, %v\n%s", state, err, s.stderr())
+	}
 }
 
 // The children of a server share one listener, or each opens a listener at the same address. All

@@ -101,8 +101,15 @@ static int serve1(int l, int mark) {
 	return 0;
 }
 
-// detach leaves main behind, as daemon(3) does.
+// told waits for a byte of standard input.
+static void told(void) {
+	char c;
+	CHECK(read(0, &c, 1) == 1, "no word to go on");
+}
+
+// detach leaves main behind, as daemon(3) does. It is told when to begin, and when main has ended.
 static void detach(void) {
+	told();
 	pid_t p = fork();
 	CHECK(p >= 0, "fork");
 	if (p) _exit(0);
@@ -112,7 +119,7 @@ static void detach(void) {
 	CHECK(p >= 0, "fork");
 	if (p) _exit(0);
 	while (getppid() == leader) usleep(1000);
-	usleep(200000); // main ends meanwhile
+	told();
 }
 
 static void *own_table(void *arg) {
@@ -318,8 +325,7 @@ int main(int argc, char **argv) {
 			CHECK(!serve1(l, i), "accept");
 			close(l);
 			printf("closed\n");
-			char c;
-			CHECK(read(0, &c, 1) == 1, "no word to go on");
+			told();
 		}
 	} else if (!strcmp(what, "own-table")) { // PORT PORT2
 		pthread_t t[2];
@@ -363,8 +369,7 @@ int main(int argc, char **argv) {
 		for (int i = 0; i < a3; i++) echo(fd[i]);
 		for (int i = 0; i < a3; i++) close(fd[i]);
 		printf("closed\n");
-		char c;
-		CHECK(read(0, &c, 1) == 1, "no word to go on");
+		told();
 		try(a2);
 	} else if (!strcmp(what, "serve-many")) { // PORT: echoes everything
 		int l = listener(a2, 0), n = 0;
