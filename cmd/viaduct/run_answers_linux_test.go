@@ -34,7 +34,7 @@ func TestRunAnswers(t *testing.T) {
 	if n := strings.Count(string(native), ", connecting, "); n != 9 {
 		t.Fatalf("without viaduct run, %d connects of a connecting socket, want 9", n)
 	}
-	silent := slow(t, "127.0.0.1", "", -1).Addr().String()
+	silent := deaf(t, "127.0.0.1").Addr().String()
 	_, four, _ := net.SplitHostPort(echoSDP(t, "127.0.0.1"))
 	r, es := runRun(t, []string{"--portmap-listen", "off", "--listen", "any", "--to", deaf4.String() + "=" + silent,
 		"--to", deaf6.String() + "=" + silent, "--to", "[::1]:" + port + "=" + echoSDP(t, "::1"),

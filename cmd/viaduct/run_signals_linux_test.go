@@ -38,8 +38,7 @@ func TestRunHeldSignals(t *testing.T) {
 	t.Parallel()
 	lengthy(t, "5 s")
 	program := buildCFile(t, "shapes")
-	const soon = 10 * time.Second // much less than any time-out, and enough on a busy machine
-	never := slow(t, "127.0.0.1", "", -1)
+	never := deaf(t, "127.0.0.1") // no call ends by itself within the test's patience
 	at := portOf(never.Addr())
 	port := strconv.Itoa(freePort(t))
 	for _, tc := range []struct {
@@ -47,7 +46,7 @@ func TestRunHeldSignals(t *testing.T) {
 		flags   []string
 		program []string
 	}{
-		{"connect, not answered", []string{"--to", "127.0.0.1:" + at, "--bound", "1m"}, []string{program, "wait-connect", at}},
+		{"connect, not answered", []string{"--to", "127.0.0.1:" + at, "--bound", "10m"}, []string{program, "wait-connect", at}},
 		{"connect, held", []string{"--to", "127.0.0.1:" + at, "--bound", "1ms"}, []string{program, "wait-connect", at}},
 		{"accept", []string{"--listen", port}, []string{program, "wait-accept", port}},
 	} {
@@ -58,9 +57,8 @@ func TestRunHeldSignals(t *testing.T) {
 				t.Fatalf("said %q", got)
 			}
 			asleep(t, childOf(t, s.supervisor(), "PATH="))
-			begin := time.Now()
-			if code := s.stop(syscall.SIGTERM); code != 128+15 || time.Since(begin) > soon {
-				t.Errorf("exit %d after %v; %s", code, time.Since(begin), s.stderr())
+			if code := s.stop(syscall.SIGTERM); code != 128+15 {
+				t.Errorf("exit %d; %s", code, s.stderr())
 			}
 		})
 	}
@@ -80,10 +78,9 @@ except KeyboardInterrupt: sys.exit(4)
 		}
 		child := childOf(t, s.supervisor(), "PATH=")
 		asleep(t, child)
-		begin := time.Now()
 		syscall.Kill(child, syscall.SIGINT)
-		if code := s.wait(); code != 4 || time.Since(begin) > soon {
-			t.Errorf("exit %d after %v; %s", code, time.Since(begin), s.stderr())
+		if code := s.wait(); code != 4 {
+			t.Errorf("exit %d; %s", code, s.stderr())
 		}
 	})
 }

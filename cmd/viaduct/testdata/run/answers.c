@@ -72,7 +72,7 @@ static int call(int s, void *a, socklen_t n) {
 	int e = connect(s, a, n) ? errno : 0;
 	if (e == EINPROGRESS || e == EALREADY) {
 		struct pollfd p = {s, POLLOUT, 0};
-		poll(&p, 1, 10000);
+		poll(&p, 1, 60000);
 		socklen_t el = sizeof e;
 		getsockopt(s, SOL_SOCKET, SO_ERROR, &e, &el);
 	}
@@ -222,7 +222,7 @@ static void accepts(void) {
 				if (waits) {
 					connect(c, &a.sa, n);
 					struct pollfd p = {l, POLLIN, 0};
-					poll(&p, 1, 10000);
+					poll(&p, 1, 60000);
 				}
 				int r = -1;
 				memset(&a, 0, sizeof a);

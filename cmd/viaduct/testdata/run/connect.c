@@ -163,6 +163,19 @@ static void nonblocking(void) {
 static volatile int ticks;
 static void tick(int s) { ticks++; }
 
+// interrupt sends the main thread a signal once its socket connects.
+static void *interrupt(void *arg) {
+	int fd = *(int *)arg;
+	struct tcp_info i;
+	do {
+		socklen_t n = sizeof i;
+		usleep(1000);
+		if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &n)) return 0;
+	} while (i.tcpi_state != TCP_SYN_SENT);
+	kill(getpid(), SIGALRM);
+	return 0;
+}
+
 static void limits(void) {
 	int fd = sock(0);
 	struct timeval tv = {0, 80000};
@@ -183,19 +196,28 @@ static void limits(void) {
 		for (int to = 0; to < 3; to += 2) {
 			struct sigaction sa = {.sa_handler = tick, .sa_flags = restart ? SA_RESTART : 0};
 			sigaction(SIGALRM, &sa, 0);
-			// The one that never answers is interrupted, unless it is restarted until its time is up.
+			// The one that never answers is interrupted. With a time-out, the kernel does not restart it.
 			fd = sock(0);
-			tv = (struct timeval){0, 150000};
+			tv = (struct timeval){120, 0};
 			if (to == 2 && restart) setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
-			// A signal that comes before the supervisor has begun the call ends it without a connect
-			// in progress. Where a signal ends the call, it therefore comes late.
-			int every = restart ? 7000 : 100000;
-			struct itimerval it = {{0, every}, {0, every}}, none = {0};
+			struct itimerval it = {{0, 7000}, {0, 7000}}, none = {0};
+			pthread_t t;
 			ticks = 0;
-			if (to == 2 || restart) setitimer(ITIMER_REAL, &it, 0);
+			if (restart) setitimer(ITIMER_REAL, &it, 0);
+			// A signal that comes before the supervisor has begun the call ends it without a connect
+			// in progress. Where a signal ends the call, it is therefore sent when the socket connects.
+			else if (to == 2) {
+				sigset_t alarm, old;
+				sigemptyset(&alarm);
+				sigaddset(&alarm, SIGALRM);
+				pthread_sigmask(SIG_BLOCK, &alarm, &old); // in the new thread
+				pthread_create(&t, 0, interrupt, &fd);
+				pthread_sigmask(SIG_SETMASK, &old, 0);
+			}
 			r = connect(fd, &at[to].sa, alen);
 			int e = errno;
 			setitimer(ITIMER_REAL, &none, 0);
+			if (!restart && to == 2) pthread_join(t, 0);
 			errno = e;
 			printf("signals restart=%d %s: %s", restart, name[to], err(r));
 			if (to == 2) {
