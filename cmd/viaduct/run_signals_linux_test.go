@@ -205,7 +205,9 @@ while True: signal.pause()
 	if got := p.line(); got != "ready" {
 		t.Fatalf("said %q", got)
 	}
+	program := childOf(t, supervisorOf(t, p.cmd.Process.Pid), "PATH=")
 	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		asleep(t, program) // Python does not check for signals right before it pauses
 		syscall.Kill(p.cmd.Process.Pid, s)
 		if got, want := p.line(), fmt.Sprint("got ", int(s)); got != want {
 			t.Errorf("said %q, want %q", got, want)
