@@ -155,7 +155,8 @@ func TestRunShortAccept(t *testing.T) {
 	s := startRun(t, []string{"--listen", port}, buildCFile(t, "shapes"), "accept-told", port)
 	sdpPort, supervisor := s.sdpPort(port), s.supervisor()
 	c := dialFrom(t, "127.0.0.6", "127.0.0.1:"+sdpPort)
-	steady(t, supervisor) // by now, the connection is in the program's queue
+	eventually(t, "the connection in the program's queue", func() bool { return queued(t, port) == 1 })
+	steady(t, supervisor) // the supervisor watches the connection
 	end := short(t, supervisor)
 	io.WriteString(s.in, "x")
 	time.Sleep(300 * time.Millisecond) // by now, the call has arrived
@@ -167,6 +168,26 @@ func TestRunShortAccept(t *testing.T) {
 	if code, es := s.finish(); code != 0 || count(es, "accept", "sdp") != 1 {
 		t.Errorf("exit %d, %+v\n%s", code, es, s.stderr())
 	}
+}
+
+// queued returns the number of connections in the queues of the listeners at a port of IPv4.
+func queued(t *testing.T, port string) (n int64) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _ := strconv.Atoi(port)
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line) // number, local and remote address, state, queues of sent and received data
+		if len(f) < 5 || f[3] != "0A" || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", want)) {
+			continue
+		}
+		_, received, _ := strings.Cut(f[4], ":")
+		waiting, _ := strconv.ParseInt(received, 16, 64)
+		n += waiting
+	}
+	return n
 }
 
 // Without free descriptors, a supervisor does not claim that the socket of a pair has no TCP
