@@ -161,19 +161,21 @@ func TestRunRedisProtected(t *testing.T) {
 	s := startRun(t, []string{"--listen", port}, redis, "--port", port, "--bind", "0.0.0.0",
 		"--save", "", "--dir", t.TempDir())
 	sdpPort := s.sdpPort(port)
-	ask := func(from string) string {
+	ask := func(from, question string) string {
 		c := dialFrom(t, from, from+":"+sdpPort)
-		io.WriteString(c, "PING\r\n")
+		io.WriteString(c, question)
 		line, err := bufio.NewReader(c).ReadString('\n')
 		if err != nil {
 			t.Fatalf("from %s: %v", from, err)
 		}
 		return line
 	}
-	if got := ask(host); !strings.HasPrefix(got, "-DENIED") {
+	// redis closes a denied connection at once. A question would be left unread and make the close a
+	// reset, which may overtake the answer.
+	if got := ask(host, ""); !strings.HasPrefix(got, "-DENIED") {
 		t.Errorf("a peer at %s got %q, want -DENIED", host, got)
 	}
-	if got := ask("127.0.0.1"); got != "+PONG\r\n" {
+	if got := ask("127.0.0.1", "PING\r\n"); got != "+PONG\r\n" {
 		t.Errorf("a local peer got %q", got)
 	}
 	if code := s.stop(syscall.SIGTERM); code != 0 {
