@@ -265,7 +265,7 @@ def serve():
 			if e.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.ENOTSOCK): fail(e)
 def once(strict, at):
 	try:
-		with socket.create_connection(at, timeout=20) as c:
+		with socket.create_connection(at, timeout=60) as c:
 			c.getsockname()
 			c.sendall(b"ping")
 			got = c.recv(4)
