@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -308,27 +309,30 @@ func TestIperf(t *testing.T) {
 	t.Parallel()
 	iperf := program(t, "iperf3")
 	port := freePort(t)
-	c := exec.Command(iperf, "-s", "-p", strconv.Itoa(port), "-B", "127.0.0.1")
+	c := exec.Command(iperf, "-s", "-p", strconv.Itoa(port), "-B", "127.0.0.1", "--forceflush")
+	said, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	lines := make(chan string, 1000)
+	go func() {
+		for sc := bufio.NewScanner(said); sc.Scan(); {
+			lines <- sc.Text()
+		}
+	}()
 	host, near := tunnel(t, fmt.Sprintf("127.0.0.1:%d", port))
 	for _, extra := range [][]string{nil, {"-R"}, {"-P", "4"}} {
-		args := append([]string{"-c", host, "-p", near, "-t", "1", "-J"}, extra...)
-		var b []byte
-		var err error
-		// The server accepts one client at a time, and needs a moment between two clients.
-		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			b, err = exec.CommandContext(ctx, iperf, args...).CombinedOutput()
-			cancel()
-			// With -J, iperf3 may report a busy server and still exit with 0.
-			busy := strings.Contains(string(b), "busy") || strings.Contains(string(b), "unable to")
-			if !busy || time.Now().After(end) {
-				break
-			}
+		// The server accepts one client at a time, and says when it listens again.
+		for !strings.HasPrefix(testkit.Await(t, "iperf3 to listen", lines), "Server listening") {
 		}
+		args := append([]string{"-c", host, "-p", near, "-n", "64M", "-J"}, extra...)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		b, err := exec.CommandContext(ctx, iperf, args...).CombinedOutput()
+		cancel()
 		var r struct {
 			Error string `json:"error"`
 			End   struct {

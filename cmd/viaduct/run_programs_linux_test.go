@@ -191,9 +191,12 @@ func TestRunIperf(t *testing.T) {
 	t.Parallel()
 	iperf := need(t, "iperf3", "iperf3")
 	port, mapper := strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
-	s := startRun(t, []string{"--listen", port, "--portmap-listen", mapper}, iperf, "-s", "-p", port)
+	s := startRun(t, []string{"--listen", port, "--portmap-listen", mapper}, iperf, "-s", "-p", port, "--forceflush")
 	s.sdpPort(port)
 	for _, flags := range [][]string{{"-n", "20M"}, {"-n", "20M", "-R", "-P", "2"}} {
+		// The server accepts one client at a time, and says when it listens again.
+		for !strings.HasPrefix(s.line(), "Server listening") {
+		}
 		r, es := runRun(t, []string{"--portmap", mapper, "--require"},
 			append([]string{iperf, "-c", "127.0.0.1", "-p", port}, flags...)...)
 		if r.code != 0 || count(es, "connect", "sdp") < 2 || count(es, "connect", "tcp") != 0 {
