@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -221,12 +222,19 @@ func TestPeer(t *testing.T) {
 	}
 }
 
+// firstPort is random, because tests of other processes need ports, too.
+var firstPort = rand.IntN(20000)
+
+// portsTried is how many ports freePort has tried.
+var portsTried atomic.Int64
+
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
 		// Choose a port below the kernel's range for outgoing connections, because the kernel could
-		// assign the port again before the test listens.
-		port := 12000 + rand.IntN(20000)
+		// assign the port again before the test listens. Tests running at the same time get
+		// different ports.
+		port := 12000 + (firstPort+int(portsTried.Add(1)))%20000
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			continue

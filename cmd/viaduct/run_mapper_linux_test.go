@@ -107,13 +107,16 @@ func TestRunForeignMapper(t *testing.T) {
 	}
 }
 
-// freeUDP returns a UDP port where nothing listens.
+// freeUDP returns a UDP port where nothing listens, and which the kernel assigns to nobody.
 func freeUDP(t *testing.T) int {
 	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		port := freePort(t)
+		c, err := net.ListenPacket("udp", "127.0.0.1:"+strconv.Itoa(port))
+		if err != nil {
+			continue
+		}
+		c.Close()
+		return port
 	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).Port
 }
