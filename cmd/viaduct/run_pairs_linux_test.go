@@ -69,7 +69,7 @@ func TestRunPairShort(t *testing.T) {
 	program := buildCFile(t, "shapes")
 	server, port := pairServer(t, program)
 	c := limited(t, 64, []string{"--same-host"}, "sh",
-		"-c", `for i in 1 2 3 4; do "$0" many "$1" 30 </dev/zero & done; wait`, program, port)
+		"-c", `for i in 1 2; do "$0" many "$1" 60 </dev/zero & done; wait`, program, port)
 	code, es := c.finish()
 	pairs, plain := count(es, "connect", "pair"), count(es, "connect", "tcp")
 	if code != 0 || pairs < 5 || plain < 5 || c.stderr() != "" {
