@@ -23,15 +23,16 @@ func TestPlainPlaces(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		serve      func(net.Conn)
+		timeout    time.Duration // in the second case, enough for iWARP's set-up
 		remembered bool
 	}{
-		{"silent", func(c net.Conn) { io.Copy(io.Discard, c) }, true}, // a connection without a reference is closed
+		{"silent", func(c net.Conn) { io.Copy(io.Discard, c) }, time.Second, true}, // a connection without a reference is closed
 		{"slow after iWARP's set-up", func(c net.Conn) {
 			dev := iwarp.NewDevice(iwarp.DeviceConfig{})
 			if cq, err := dev.NewCQ(1024); err == nil {
 				iwarp.Server(context.Background(), c, &iwarp.Config{Device: dev, SendCQ: cq, RecvCQ: cq})
 			}
-		}, false},
+		}, 4 * time.Second, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -45,7 +46,7 @@ func TestPlainPlaces(t *testing.T) {
 					tc.serve(c)
 				}
 			}()
-			c := &carrier{options: sdp.Options{SetupTimeout: 2 * time.Second}}
+			c := &carrier{options: sdp.Options{SetupTimeout: tc.timeout}}
 			at := addrPort(l.Addr())
 			if _, err := c.dial(t.Context(), &toRule{}, at, netip.Addr{}); err == nil ||
 				tc.remembered == errors.Is(err, sdp.ErrNoHelloAck) {
