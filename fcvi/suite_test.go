@@ -3,13 +3,16 @@ package fcvi
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"viaduct/internal/attend"
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fabric"
 	"viaduct/internal/testkit"
@@ -193,40 +196,51 @@ func TestVI_SuiteOutOfOrder(t *testing.T) {
 }
 
 // TestVI_SuiteLossy runs the reliable levels over fabrics that lose 1% of all frames, and duplicate
-// and reorder others. In class 2 lost frames are sent again, and a connection breaks only if the
-// machine is late for the whole time of recovery. In class 3 losses break connections. Every break
-// is reported, no data is wrong, and a test whose connection broke passes when it is repeated, or in
-// class 2.
+// and reorder others, in virtual time. In class 2 lost frames are sent again. In class 3 losses
+// break connections. Every break is reported, no data is wrong, and a test whose connection broke
+// passes when it is repeated, or in class 2.
 func TestVI_SuiteLossy(t *testing.T) {
 	if !raceEnabled {
 		testkit.Long(t, "10 s")
 	}
+	defer attend.AssumeProcessors(1)() // a consumer that polls does not let virtual time go on
 	var tally vitest.Tally
 	recovering := vitest.Tally{Shared: &tally} // in class 2
-	var runs sync.WaitGroup                    // all run concurrently on any number of processors, because they mostly wait for timers
-	for seed, level := range []vi.Reliability{vi.ReliableReception, vi.ReliableDelivery, vi.UnreliableDelivery} {
-		for class, scale := range map[int]time.Duration{2: 4, 3: 1} {
-			runs.Go(func() {
-				t.Run(fmt.Sprintf("class %d", class), func(t *testing.T) {
-					cfg := seededNetwork(t, uint64(seed), true, lossy, scale)
-					if cfg.Class2 = class == 2; !cfg.Class2 {
-						cfg.ULPTimeout = 500 * time.Millisecond // short, because answers are often lost
-					}
-					h := netHarness(cfg)
-					h.Levels, h.Unordered, h.Lossy, h.Scale = level, true, true, 1
-					h.Tally = &vitest.Tally{Tries: 2, Shared: &tally}
-					if cfg.Class2 {
-						h.Tally.Shared = &recovering
-						h.Scale = 5 // longer time limits, because a message that is sent again arrives late
-					}
-					vitest.Run(t, h)
-				})
+	for _, level := range []vi.Reliability{vi.ReliableReception, vi.ReliableDelivery, vi.UnreliableDelivery} {
+		for _, class := range []int{2, 3} {
+			t.Run(fmt.Sprintf("class %d", class), func(t *testing.T) {
+				h := vitest.Harness{Levels: level, Unordered: true, Lossy: true, Scale: 1,
+					Tally: &vitest.Tally{Tries: 2, Shared: &tally}}
+				if class == 2 {
+					h.Tally.Shared = &recovering
+					h.Scale = 5 // longer time limits, because a message that is sent again arrives late
+				}
+				h.Around = func(t *testing.T, test func(*testing.T, vitest.Harness)) {
+					synctest.Test(t, func(t *testing.T) { test(t, lossyHarness(t, h, class)) })
+				}
+				vitest.Run(t, h)
 			})
 		}
 	}
-	runs.Wait()
 	tally.Check(t)
-	recovering.Rare(t, 5)
+	recovering.Rare(t, 1)
+}
+
+// lossyHarness returns h with a fabric of its own that runs until t ends. The losses depend on the
+// name of the test.
+func lossyHarness(t *testing.T, h vitest.Harness, class int) vitest.Harness {
+	seed := uint64(crc32.ChecksumIEEE([]byte(t.Name())))
+	scale := time.Duration(1)
+	if class == 2 {
+		scale = 4
+	}
+	cfg := seededNetwork(t, seed, true, lossy, scale)
+	if cfg.Class2 = class == 2; !cfg.Class2 {
+		cfg.ULPTimeout = 500 * time.Millisecond // short, because answers are often lost
+	}
+	net := netHarness(cfg)
+	h.Open, h.Address, h.Unreachable = net.Open, net.Address, net.Unreachable
+	return h
 }
 
 // lossy has the highest fault rates Fibre Channel is expected to tolerate. Logins have no faults,

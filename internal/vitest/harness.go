@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -53,6 +52,20 @@ type Harness struct {
 
 	// Faults injects faults of the network.
 	Faults Faults
+
+	// Around, if set, calls test for each test, with the Harness of that test. It can so run each
+	// test in a bubble of package synctest, with a network of its own. Open is then called only in
+	// test. A bubble has no subtests, so the parts of a test run as one.
+	Around func(t *testing.T, test func(*testing.T, Harness))
+}
+
+// around calls test as Around does, or directly if Around is not set.
+func (h Harness) around(t *testing.T, test func(*testing.T, Harness)) {
+	if h.Around == nil {
+		test(t, h)
+		return
+	}
+	h.Around(t, test)
 }
 
 // Faults has functions for injecting faults into the connection of a VI. If a function is nil, the
@@ -84,14 +97,17 @@ type family struct {
 
 // Run runs the suite with the provider of h.
 func Run(t *testing.T, h Harness) {
-	probe, err := h.Open(0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	attrs := probe.Query()
-	if err := probe.Close(); err != nil {
-		t.Fatal(err)
-	}
+	var attrs vi.NICAttributes
+	h.around(t, func(t *testing.T, h Harness) {
+		probe, err := h.Open(0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attrs = probe.Query()
+		if err := probe.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 	first := true
 	for _, level := range []vi.Reliability{vi.ReliableReception, vi.ReliableDelivery, vi.UnreliableDelivery} {
 		if attrs.ReliabilityLevels&level == 0 || h.Levels != 0 && h.Levels&level == 0 {
@@ -113,7 +129,9 @@ func Run(t *testing.T, h Harness) {
 							t.Skip(why)
 						}
 					}
-					start(t, h, level, levelNames[level]+"/"+f.name, f.run)
+					h.around(t, func(t *testing.T, h Harness) {
+						start(t, h, level, levelNames[level]+"/"+f.name, f.run)
+					})
 				})
 			}
 		})
@@ -132,6 +150,7 @@ var levelNames = map[vi.Reliability]string{
 type env struct {
 	reporter
 	Harness
+	name  string
 	real  *testing.T
 	trial *trial // nil if the test is tried only once
 	level vi.Reliability
@@ -140,8 +159,8 @@ type env struct {
 	names int
 }
 
-func newEnv(t *testing.T, r reporter, h Harness, level vi.Reliability, x *trial) *env {
-	e := &env{reporter: r, Harness: h, real: t, trial: x, level: level}
+func newEnv(t *testing.T, r reporter, h Harness, level vi.Reliability, name string, x *trial) *env {
+	e := &env{reporter: r, Harness: h, name: name, real: t, trial: x, level: level}
 	for side := range e.nics {
 		e.nics[side] = e.open(side, nil)
 		e.async[side] = newRecorder(e.nics[side])
@@ -152,22 +171,17 @@ func newEnv(t *testing.T, r reporter, h Harness, level vi.Reliability, x *trial)
 	return e
 }
 
-// sub runs a subtest with a new env.
+// sub runs a part of a test with a new env, as a subtest if possible.
 func (e *env) sub(name string, f func(*env)) {
 	e.Helper()
-	e.real.Run(name, func(t *testing.T) { start(t, e.Harness, e.level, t.Name()[len(rootName(t.Name())):], f) })
-}
-
-// rootName returns the part of a test's name before the level.
-func rootName(name string) string {
-	for i := range name {
-		for _, l := range levelNames {
-			if strings.HasPrefix(name[i:], "/"+l+"/") {
-				return name[:i+1]
-			}
-		}
+	if e.Around == nil {
+		e.real.Run(name, func(t *testing.T) { start(t, e.Harness, e.level, e.name+"/"+name, f) })
+		return
 	}
-	return ""
+	failed := e.real.Failed()
+	if start(e.real, e.Harness, e.level, e.name+"/"+name, f); !failed && e.real.Failed() {
+		e.real.Logf("the failure is in %s", name)
+	}
 }
 
 func (e *env) open(side int, cfg *vi.Config) *vi.NIC {

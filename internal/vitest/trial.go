@@ -69,7 +69,7 @@ func (y *Tally) Check(t *testing.T) {
 }
 
 // Rare fails t if a connection broke in more than most runs, counted over all tests. A network that
-// recovers lost frames breaks connections only if the machine is late.
+// recovers lost frames breaks a connection only if it also loses the frames of the recovery.
 func (y *Tally) Rare(t *testing.T, most int) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -86,7 +86,7 @@ func (y *Tally) Rare(t *testing.T, most int) {
 func start(t *testing.T, h Harness, level vi.Reliability, name string, f func(*env)) {
 	y := h.Tally
 	if y == nil {
-		f(newEnv(t, t, h, level, nil))
+		f(newEnv(t, t, h, level, name, nil))
 		return
 	}
 	tries := y.Tries
@@ -96,7 +96,7 @@ func start(t *testing.T, h Harness, level vi.Reliability, name string, f func(*e
 	why := ""
 	for n := range tries {
 		x := &trial{T: t}
-		broken := x.run(func() { f(newEnv(t, x, h, level, x)) })
+		broken := x.run(func() { f(newEnv(t, x, h, level, name, x)) })
 		switch {
 		case t.Failed() || x.skipped:
 			return
