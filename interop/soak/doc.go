@@ -11,5 +11,5 @@
 //
 // Time is divided into rounds. At the end of each round all connections end, and both processes
 // report the remaining resources. Compared with the first rounds, memory may grow by less than a
-// limit, and all other counts must be equal.
+// limit, descriptors by a few that are kept for later connections, and the other counts must be equal.
 package main

@@ -69,7 +69,7 @@ func (o *options) soak(ctx context.Context) error {
 	c.log = o.verbose
 
 	begin := time.Now()
-	var firstHere, firstThere holding
+	var firstHere, firstThere *holding // of round warm
 	kills, failures := 0, 0
 	fmt.Printf("with %d connections; goroutines, descriptors, regions, MB in use/resident:\n", o.conns)
 	fmt.Printf("%8s  %-22s %-22s connections: orderly, killed, processes killed; MB verified\n", "time", "client", "server")
@@ -90,7 +90,7 @@ func (o *options) soak(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		here := hold(c.regions, settle/2)
+		here := hold(c.regions, settle/2, firstHere)
 		fmt.Fprintln(server.in)
 		var there report
 		if err := server.read(&there); err != nil {
@@ -108,10 +108,10 @@ func (o *options) soak(ctx context.Context) error {
 			wrong = errors.Join(wrong, fmt.Errorf("not ended at the server: %s", strings.Join(there.Open, "; ")))
 		}
 		if round == warm {
-			firstHere, firstThere = here, there.Holding
+			firstHere, firstThere = &here, &there.Holding
 		}
 		if round > warm {
-			wrong = errors.Join(wrong, grown("the client", firstHere, here), grown("the server", firstThere, there.Holding))
+			wrong = errors.Join(wrong, grown("the client", *firstHere, here), grown("the server", *firstThere, there.Holding))
 		}
 		if wrong != nil {
 			fmt.Printf("          %s\n", strings.ReplaceAll(wrong.Error(), "\n", "\n          "))
@@ -204,8 +204,7 @@ const memoryMargin = 24 << 20
 // grown compares the resources of two moments without connections, and returns an error if the
 // later resources are more.
 func grown(side string, was, is holding) error {
-	if is.Goroutines > was.Goroutines || is.Descriptors > was.Descriptors || is.Regions > was.Regions ||
-		is.Heap > was.Heap+memoryMargin || !raceDetector && is.RSS > was.RSS+2*memoryMargin {
+	if is.exceeds(was) || is.Heap > was.Heap+memoryMargin || !raceDetector && is.RSS > was.RSS+2*memoryMargin {
 		return fmt.Errorf("%w at %s: %v, and it was %v", errGrowth, side, is, was)
 	}
 	return nil

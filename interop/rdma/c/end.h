@@ -20,7 +20,7 @@ struct end {
 };
 
 /* Time limit for an event or a completion, in milliseconds. A later one is a fault. */
-#define PATIENCE 10000
+#define PATIENCE 50000
 
 /* next_event returns the next event of the channel, which the caller must acknowledge, or NULL if
  * none arrives in time. */
