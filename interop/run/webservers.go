@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 )
 
 // A webServer serves files at a port of 127.0.0.1, and logs ADDRESS:PORT of each client. Its
@@ -58,7 +60,19 @@ func deferred(w webServer) func(*lab) error {
 				return err
 			}
 		}
+		s.logged()
 		return nil
+	}
+}
+
+// logged waits until the server has logged its peers, or for limit. A server logs a request after
+// the client has the answer, and a signal may end it in between.
+func (s *server) logged() {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		told, err := s.shows()
+		if err == nil && !slices.ContainsFunc(s.peers, func(p string) bool { return !strings.Contains(told, p+"\n") }) {
+			return
+		}
 	}
 }
 
