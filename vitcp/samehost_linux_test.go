@@ -17,9 +17,11 @@ func TestPath(t *testing.T) {
 		attrs := reliableAll
 		attrs.Reliability = vi.ReliableReception
 		p := connectPair(t, Config{SameHost: c.policy}, attrs)
+		// On a busy machine the caller may decide for TCP.
+		late := c.policy == samehost.Auto && strings.HasPrefix(p.a.Path().Why, "the listener has not ")
 		for _, v := range []*vi.VI{p.a, p.b} {
 			got := v.Path()
-			if got.SharedMemory != (c.policy != samehost.Off) || !strings.Contains(got.Why, c.why) ||
+			if got.SharedMemory != (c.policy != samehost.Off && !late) || !strings.Contains(got.Why, c.why) ||
 				(got.Why == "") != got.SharedMemory {
 				t.Errorf("%v: %v", c.policy, got)
 			}
