@@ -205,7 +205,8 @@ func TestFarWritesLong(t *testing.T) {
 // still be sent.
 func TestFarTail(t *testing.T) {
 	const base, size = 0x7f1200000000, 1 << 20
-	qi, qr := connect(t, nil, nil)
+	// The size is fixed, because a segment size of the connection may change after a second.
+	qi, qr := connect(t, &Config{FPDUSize: 64766}, &Config{FPDUSize: 64766})
 	sink := make([]byte, size)
 	mr, err := qr.PD().Register(sink, RemoteRead|RemoteWrite)
 	if err != nil {

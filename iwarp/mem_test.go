@@ -12,12 +12,12 @@ func TestIdleMemory(t *testing.T) {
 		t.Skip("the race detector has memory of its own")
 	}
 	const streams = 100
-	used := func() uint64 {
+	used := func() int64 {
 		runtime.GC()
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc + m.StackInuse
+		return int64(m.HeapAlloc + m.StackInuse)
 	}
 	cfg := func() *Config { return &Config{Device: nil, NoNudge: true} }
 	before := used()

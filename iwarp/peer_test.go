@@ -66,6 +66,11 @@ func newPeer(t testing.TB, begin func(context.Context, net.Conn, *Config) (*Queu
 	t.Helper()
 	a, b := peerPair(t)
 	t.Cleanup(func() { a.Close() })
+	if b, ok := b.(*net.TCPConn); ok {
+		// The socket must take a Terminate within two seconds. With a buffer of megabytes, a slow
+		// machine would have to read as much in this time.
+		b.SetWriteBuffer(128 << 10)
+	}
 	type result struct {
 		q   *QueuePair
 		err error
