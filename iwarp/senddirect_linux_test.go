@@ -18,20 +18,18 @@ import (
 func tiny(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 1000) }
 
 // fillDirect posts requests by post, numbered from 1, until a request that bypasses the send queue
-// finds the socket full for good. It returns the number of this request. told is true if a request
-// that the socket takes late has a completion.
-func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
+// finds the socket full for good. It returns the number of this request. post returns true if the
+// socket has taken the request already. told is true if a request that the socket takes late has a
+// completion.
+func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int) (done bool)) int {
 	t.Helper()
 	for i := 1; i < 1<<16; i++ {
-		post(i)
+		done := post(i)
 		if n := q.sq.Posted(); n != 0 {
 			t.Fatalf("request %d has passed through the queue", i)
 		}
-		if !q.direct.pending() {
+		if done {
 			continue
-		}
-		if n := q.Stats().SendPosted; n != 1 {
-			t.Errorf("%d requests are under way", n)
 		}
 		stays := false
 		testkit.Eventually(t, "the socket to be full, or to take it", func() bool {
@@ -43,14 +41,20 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
 			return stays || !q.direct.pending()
 		})
 		if stays {
+			if n := q.Stats().SendPosted; n != 1 {
+				t.Errorf("%d requests are under way", n)
+			}
 			return i
 		}
-		if !told {
-			continue
+		if told {
+			if c := wantOK(t, q.SendCQ()); c.ID != uint64(i) {
+				t.Errorf("%+v, want that of %d", c, i)
+			}
 		}
-		if c := wantOK(t, q.SendCQ()); c.ID != uint64(i) {
-			t.Errorf("%+v, want that of %d", c, i)
-		}
+		testkit.Eventually(t, "the send role is free again", func() (free bool) {
+			q.fc.SendNow(func() bool { free = true; return false })
+			return free
+		})
 	}
 	t.Fatal("the socket is never full")
 	return 0
@@ -97,13 +101,14 @@ func TestDirect(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, q := asResponder(t, &Config{FPDUSize: 20000})
-			last := fillDirect(t, q, true, func(i int) {
+			last := fillDirect(t, q, true, func(i int) bool {
 				b := tiny(i)
 				done, err := c.post(t, q, i, b)
-				if err != nil || done == q.direct.pending() {
+				if err != nil || done && q.direct.pending() {
 					t.Fatalf("request %d: complete %t, %v", i, done, err)
 				}
 				clear(b)
+				return done
 			})
 			for i := last + 1; i <= last+3; i++ { // these requests find the direct one pending
 				if err := q.Post(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}}); err != nil {
@@ -173,10 +178,11 @@ func TestDirectNot(t *testing.T) {
 // flushed once, before later requests, even if it is unsignaled.
 func TestDirectFlushed(t *testing.T) {
 	_, q := asResponder(t, &Config{FPDUSize: 20000})
-	last := fillDirect(t, q, false, func(i int) {
+	last := fillDirect(t, q, false, func(i int) bool {
 		if err := q.Post(SendWR{ID: uint64(i), Unsignaled: true, SG: []SGE{Buf(tiny(i))}}); err != nil {
 			t.Fatal(err)
 		}
+		return q.Stats().SendPosted == 0
 	})
 	q.Post(SendWR{ID: uint64(last + 1)})
 	q.Abort()
@@ -198,10 +204,12 @@ func TestDirectFlushed(t *testing.T) {
 // was sent. [DDP-6.2.1-1]
 func TestDirectClose(t *testing.T) {
 	p, q := asResponder(t, &Config{FPDUSize: 20000})
-	last := fillDirect(t, q, true, func(i int) {
-		if _, err := q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}}); err != nil {
+	last := fillDirect(t, q, true, func(i int) bool {
+		sent, err := q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}})
+		if err != nil {
 			t.Fatal(err)
 		}
+		return sent
 	})
 	if err := q.CloseWrite(); err != nil {
 		t.Fatal(err)
