@@ -23,12 +23,12 @@ root=$tmp/root
 if [ -n "${ROOT:-}" ]; then
 	cp -a "$ROOT" "$root"
 else
-	timeout 400 mmdebstrap --quiet --variant=apt --include=systemd,dbus,man-db bookworm "$root"
+	timeout 1200 mmdebstrap --quiet --variant=apt --include=systemd,dbus,man-db bookworm "$root"
 fi
 cp "$deb" "$root/srv/viaduct.deb"
 if [ $# -gt 0 ]; then
 	cp "$@" "$root/srv/"
-	timeout 120 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --private-network --console=pipe \
+	timeout 600 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --private-network --console=pipe \
 		sh -c "apt-get install -y $(for f in "$@"; do printf '/srv/%s ' "$(basename "$f")"; done)" >"$tmp/vipl" 2>&1 </dev/null || { cat "$tmp/vipl"; exit 1; }
 	if command -v cc >/dev/null && command -v pkg-config >/dev/null; then
 		export PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
@@ -96,10 +96,12 @@ printf '[Service]\nWatchdogSec=2\n' >/run/systemd/system/viaduct-serve@files.ser
 systemctl daemon-reload
 systemctl restart viaduct-serve@files.service
 kill -STOP "$(systemctl show -P MainPID viaduct-serve@files.service)"
-viaduct get vitcp://127.0.0.1/files/a/data -o again --wait 10s || viaduct get vitcp://127.0.0.1/files/a/data -o again --wait 10s
+viaduct get vitcp://127.0.0.1/files/a/data -o again --wait 60s || viaduct get vitcp://127.0.0.1/files/a/data -o again --wait 60s
 cmp data again
 echo "restarts by systemd: $(systemctl show -P NRestarts viaduct-serve@files.service)"
-[ "$(systemctl show -P NRestarts viaduct-serve@files.service)" = 1 ]
+[ "$(systemctl show -P NRestarts viaduct-serve@files.service)" -ge 1 ] # two seconds may be too few twice on a busy machine
+rm /run/systemd/system/viaduct-serve@files.service.d/soon.conf
+systemctl daemon-reload
 
 echo "== the other services"
 printf '[proxy]\nto = "sdp://127.0.0.1:5000"\n' >/etc/viaduct/proxy-8080.toml
@@ -109,10 +111,10 @@ echo '127.0.0.1:8080 127.0.0.1:5000' >>/etc/viaduct/portmap.conf
 systemctl start viaduct-proxy@8080 viaduct-portmap viaduct-fabric
 viaduct portmap query 127.0.0.1:8080
 viaduct echo --listen sdp://127.0.0.1:5000 &
-viaduct ping sdp://127.0.0.1:5000 -c 1 --wait 5s >/dev/null
+viaduct ping sdp://127.0.0.1:5000 -c 1 --wait 60s >/dev/null
 viaduct ping tcp://127.0.0.1:8080 -c 3 -i 1ms
 viaduct echo --listen 'fcvi://10.0.0.1/echo?fabric=127.0.0.1' &
-viaduct ping 'fcvi://10.0.0.1/echo?fabric=127.0.0.1&self=10.0.0.2' -c 3 -i 1ms --wait 5s
+viaduct ping 'fcvi://10.0.0.1/echo?fabric=127.0.0.1&self=10.0.0.2' -c 3 -i 1ms --wait 60s
 for u in viaduct-serve@files viaduct-proxy@8080 viaduct-portmap viaduct-fabric; do
 	systemd-analyze security --threshold=20 --no-pager $u.service | tail -n 1
 done
@@ -179,12 +181,12 @@ After=multi-user.target
 [Service]
 Type=oneshot
 ExecStart=/bin/sh -c '/try >/try.log 2>&1 </dev/null; systemctl --no-block poweroff'
-TimeoutStartSec=150
+TimeoutStartSec=900
 [Install]
 WantedBy=default.target
 END
 systemctl --root="$root" --quiet enable try.service
-timeout 240 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --private-network --console=pipe -b >"$tmp/boot" 2>&1 </dev/null || true
+timeout 1000 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --private-network --console=pipe -b >"$tmp/boot" 2>&1 </dev/null || true
 if [ ! -e "$root/try.log" ]; then
 	tail -n 20 "$tmp/boot"
 	echo "packaging/try.sh: the Debian did not boot" >&2
