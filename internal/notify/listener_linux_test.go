@@ -60,10 +60,12 @@ func TestRecvEnd(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := c.Return(0, 0); err != nil {
+				calls++
+				// The end of the other process may interrupt the call, and the shell then repeats the
+				// call or not.
+				if err := c.Return(0, 0); err != nil && err != ErrGone {
 					t.Fatal(err)
 				}
-				calls++
 			}
 			// Some shells read the mask before setting it, so more calls than two may arrive.
 			if calls < 2 {
