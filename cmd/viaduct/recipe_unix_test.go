@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -57,6 +58,10 @@ func awaitListener(t *testing.T, dir, port string) {
 		t.Fatal(err)
 	}
 	script := fmt.Sprintf("#!/bin/sh\nuntil grep -q ':%04X [0-9A-F]*:0000 0A' /proc/net/tcp /proc/net/tcp6; do /bin/sleep 0.05; done\n", n)
+	// A process started by another test meanwhile would inherit the file, open for writing, and the
+	// kernel refuses to run such a file.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(filepath.Join(dir, "sleep"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
