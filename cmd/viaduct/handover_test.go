@@ -69,7 +69,7 @@ func TestHandover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(5 * patience)) // the connection lasts for the whole test
 		go func() {
 			defer c.Close()
 			sent, got := new(bytes.Buffer), new(counted)

@@ -102,8 +102,6 @@ func TestEchoWaves(t *testing.T) {
 // kB.
 func wave1kB(t *testing.T, conns int, dial func(context.Context) (msg.Conn, error)) []msg.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	all := make([]msg.Conn, conns)
 	errs := make(chan error, conns)
 	slots := make(chan struct{}, 16) // limits the connections that are being set up
@@ -112,6 +110,8 @@ func wave1kB(t *testing.T, conns int, dial func(context.Context) (msg.Conn, erro
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
 			c, err := dial(ctx)
 			if err != nil {
 				errs <- err
