@@ -108,6 +108,7 @@ func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	c := command(ctx, args...)
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr, c.Stdin = &out, &errs, stdin
+	c.WaitDelay = patience // the output may be copied late, too
 	err := c.Run()
 	if ctx.Err() != nil {
 		t.Fatalf("viaduct %s did not end:\n%.1000q\n%s", strings.Join(args, " "), out.String(), errs.String())
@@ -183,6 +184,10 @@ func fails(t *testing.T, code int, reason string, args ...string) {
 	}
 }
 
+// maxLines is the number of lines of stdout a proc keeps for a test. With more lines the process
+// would block. A ping with an interval of 1 ms prints fewer lines within patience.
+const maxLines = 1 << 17
+
 // A proc is a running command.
 type proc struct {
 	t    *testing.T
@@ -219,7 +224,7 @@ func startWith(t *testing.T, prepare func(*exec.Cmd), n int, args ...string) (*p
 // begin starts a command after prepare has modified it, and does not wait for the exit.
 func begin(t *testing.T, prepare func(*exec.Cmd), args ...string) *proc {
 	t.Helper()
-	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, 1000),
+	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, maxLines),
 		done: make(chan struct{})}
 	prepare(p.cmd)
 	stdout, err := p.cmd.StdoutPipe()

@@ -103,8 +103,9 @@ func TestSocketActivation(t *testing.T) {
 				u += "/x"
 			}
 			first := make(chan result, 1)
-			// The kernel queues the connection until the service runs.
-			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms") }()
+			// The kernel queues the connection until the service runs. With --retry, the service may
+			// take longer to start than the set-up of a connection may take.
+			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms", "--retry", "5") }()
 			m := newManager(t)
 			c := m.service([]*os.File{f}, "echo", "--listen", u)
 			m.await("READY=1")
