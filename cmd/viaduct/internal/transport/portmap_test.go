@@ -109,10 +109,14 @@ func TestNetConnThroughPortmap(t *testing.T) {
 				}, nil
 			})
 			// An answer for a single connection costs two messages each time: a request and a
-			// PMAck.
-			if n := asked.Load(); v.pmTime == portmap.Once && n < 2*conns ||
-				v.pmTime != portmap.Once && n >= 2*conns || conns < 5 {
+			// PMAck. The last PMAck may still be under way.
+			if v.pmTime == portmap.Once {
+				testkit.Eventually(t, "two datagrams for each connection", func() bool { return asked.Load() >= 2*conns })
+			} else if n := asked.Load(); n >= 2*conns {
 				t.Errorf("%d datagrams for %d connections", n, conns)
+			}
+			if conns < 5 {
+				t.Errorf("%d connections", conns)
 			}
 		})
 	}
@@ -174,8 +178,9 @@ func TestMapperRemembered(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve() }()
 		dial(t, srv.Addr(), ln.Addr().String())
-		if n := srv.Stats().Accepts; n != 1 {
-			t.Errorf("asked %d times for %d connections", n, dials)
+		// A client may repeat its request before a busy server answers.
+		if s := srv.Stats(); s.Accepts-s.Duplicates != 1 {
+			t.Errorf("asked %d times for %d connections, and %d times again", s.Accepts-s.Duplicates, dials, s.Duplicates)
 		}
 		srv.Close()
 		<-served
