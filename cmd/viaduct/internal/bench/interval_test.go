@@ -52,7 +52,8 @@ func TestIntervals(t *testing.T) {
 			}
 			done, at = done+i.Done, i.To
 		}
-		if done != int(m.messages) || len(got) < 2 {
+		// On a busy machine, a single interval may end after the measurement.
+		if done != int(m.messages) || len(got) == 0 {
 			t.Errorf("%v: %d intervals with %d done, the measurement %v", s, len(got), done, m.messages)
 		}
 	}
