@@ -110,6 +110,7 @@ func TestPut(t *testing.T) {
 			t.Errorf("digest %q: %s", give.digest, a.Status)
 		}
 	}
+	srv.Close() // waits for the handler of the upload that was broken off
 	if es, _ := os.ReadDir(dir); len(es) != 1 {
 		t.Errorf("left %v", es)
 	}
