@@ -82,7 +82,7 @@ func (p *plan) faults(ctx context.Context) error {
 			}
 			from := time.Now()
 			found, err := c.run(ctx, k.steps)
-			for range 4 {
+			for range 20 {
 				if !errors.Is(err, errMissed) { // the fault came too late, as may happen on a busy machine
 					break
 				}
