@@ -180,5 +180,5 @@ func rdmaSignals() error {
 // A signal during the opening of a device leaves no descriptor open in the program.
 func TestRDMASignals(t *testing.T) {
 	t.Parallel()
-	good(t, "run", "--rdma", "--", "env", asRDMASignals+"=1", os.Args[0])
+	goodLong(t, "run", "--rdma", "--", "env", asRDMASignals+"=1", os.Args[0])
 }

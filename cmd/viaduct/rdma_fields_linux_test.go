@@ -398,7 +398,7 @@ func (h *rdmaFields) finish(c abi.Command, first map[abi.Kind]uint32) error {
 // the supervisor nor the program's objects. New commands in the tables are tried automatically.
 func TestRDMAFields(t *testing.T) {
 	t.Parallel()
-	r := good(t, "run", "--rdma", "--", "env", calm, asRDMAFields+"=1", os.Args[0])
+	r := goodLong(t, "run", "--rdma", "--", "env", calm, asRDMAFields+"=1", os.Args[0])
 	var commands, done int
 	if _, err := fmt.Sscanf(strings.TrimSpace(r.stdout), "%d commands, %d done", &commands, &done); err != nil ||
 		commands < 1000 {

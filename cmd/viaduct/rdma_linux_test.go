@@ -45,6 +45,21 @@ func rdmaRun(ctx context.Context, out *bytes.Buffer, program ...string) *exec.Cm
 	return c
 }
 
+// goodLong is good for a program with thousands of calls, which can take minutes on a busy machine
+// with the race detector.
+func goodLong(t *testing.T, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
+	defer cancel()
+	c := command(ctx, args...)
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Run(); err != nil {
+		t.Fatalf("viaduct %s: %v\n%.1000q\n%s", strings.Join(args, " "), err, out.String(), errs.String())
+	}
+	return result{stdout: out.String(), stderr: errs.String()}
+}
+
 // A file that is no program is reported as such, even though the supervisor answers the exec call.
 func TestRDMANoProgram(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func TestRDMAMemory(t *testing.T) {
 			t.Run(strings.Join(append([]string{mode}, flags...), " "), func(t *testing.T) {
 				args := append(append([]string{"run", "--rdma"}, flags...), "--", "env",
 					fmt.Sprintf("%s=first %s %d", asRDMAMemory, mode, freePort(t)), os.Args[0])
-				r := good(t, args...)
+				r := goodLong(t, args...)
 				if !strings.Contains(r.stdout, "second: done") {
 					t.Errorf("the second process says %q", r.stdout)
 				}
