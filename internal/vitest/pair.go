@@ -90,11 +90,19 @@ func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) e
 	}
 }
 
+// inTime calls wait with the suite's patience. It keeps no context until the end of the test, as
+// ctx does, because a test may wait for tens of thousands of descriptors.
+func (e *env) inTime(wait func(context.Context) (*vi.Descriptor, error)) (*vi.Descriptor, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), e.patience())
+	defer cancel()
+	return wait(ctx)
+}
+
 // reap removes the first descriptor of a queue, checks that the removed descriptor is want, and
 // returns the status.
 func (e *env) reap(what string, wait func(context.Context) (*vi.Descriptor, error), want *vi.Descriptor) vi.Status {
 	e.Helper()
-	d, err := wait(e.ctx())
+	d, err := e.inTime(wait)
 	if d == nil {
 		e.Fatalf("%s: %v", what, err)
 	}
@@ -183,7 +191,7 @@ func (e *env) drain(v *vi.VI) {
 	e.Helper()
 	for _, wait := range []func(context.Context) (*vi.Descriptor, error){v.SendWait, v.RecvWait} {
 		for {
-			d, err := wait(e.ctx())
+			d, err := e.inTime(wait)
 			if d == nil {
 				if !errors.Is(err, vi.ErrQueueEmpty) {
 					e.Fatal(err)
