@@ -193,19 +193,25 @@ func TestMetricsExact(t *testing.T) {
 				}
 				return s + fmt.Sprintf("transport=%q}", scheme)
 			}
+			conns := 2.0
+			if scheme == "tcp" || scheme == "sdp" {
+				// On a busy machine, an answer may arrive long before the goroutine that wrote the
+				// request goes on. net/http then uses another connection for the next request.
+				conns = max(conns, client[series("viaduct_connections_total", "role", "dial")])
+			}
 			check("client", client, map[string]float64{
 				series("viaduct_payload_bytes_total", "direction", "out"):                                 putSize + streamSize,
 				series("viaduct_payload_bytes_total", "direction", "in"):                                  getSize,
-				series("viaduct_connections_total", "role", "dial"):                                       2,
+				series("viaduct_connections_total", "role", "dial"):                                       conns,
 				series("viaduct_connections_active"):                                                      0,
-				series("viaduct_setup_duration_seconds_count"):                                            2,
+				series("viaduct_setup_duration_seconds_count"):                                            conns,
 				series("viaduct_transfer_duration_seconds_count", "operation", "put", "result", "ok"):     2,
 				series("viaduct_transfer_duration_seconds_count", "operation", "get", "result", "ok"):     1,
 				series("viaduct_transfer_duration_seconds_count", "operation", "get", "result", "failed"): 0,
 				series("viaduct_setup_retries_total"):                                                     0,
 			})
 			check("server", server, map[string]float64{
-				series("viaduct_connections_total", "role", "accept"):    2,
+				series("viaduct_connections_total", "role", "accept"):    conns,
 				series("viaduct_connections_active"):                     0,
 				series("viaduct_payload_bytes_total", "direction", "in"): putSize + streamSize,
 				series("viaduct_errors_total", "kind", "other"):          0,
