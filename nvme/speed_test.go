@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/nvmewire"
 	"viaduct/iwarp"
 )
@@ -159,12 +160,12 @@ func compared(rounds int, a, b func()) (time.Duration, time.Duration) {
 	return times[0][rounds/2], times[1][rounds/2]
 }
 
-// atLeast measures until a ratio reaches the bound, at most ten times. Other load on the machine
-// can slow down one side of a single measurement.
+// atLeast measures until a ratio reaches the bound, for a minute at most. Other load on the machine
+// can slow down one side of a measurement more than the other.
 func atLeast(t *testing.T, bound float64, what string, measure func() float64) {
 	t.Helper()
 	ratio := 0.0
-	for range 10 {
+	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); {
 		ratio = measure()
 		t.Logf("%s: ratio %.2f", what, ratio)
 		if ratio >= bound {

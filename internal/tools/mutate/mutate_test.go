@@ -411,7 +411,7 @@ func TestLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The killed process may need a moment to end.
-	for end := time.Now().Add(10 * time.Second); runs(pid) && time.Now().Before(end); {
+	for end := time.Now().Add(testkit.Patience); runs(pid) && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if runs(pid) {
