@@ -159,19 +159,40 @@ func fabricFaults(n *fabric.Net) vitest.Faults {
 	}
 }
 
+// virtual makes the suite run each test of h in virtual time, where no machine is late, on the
+// fabric of own, which runs until its t ends. The caller must call oneProcessor first.
+func virtual(h vitest.Harness, own func(t *testing.T) Config) vitest.Harness {
+	h.Around = func(t *testing.T, test func(*testing.T, vitest.Harness)) {
+		synctest.Test(t, func(t *testing.T) {
+			cfg, h := own(t), h
+			of := netHarness(cfg)
+			h.Open, h.Address, h.Unreachable = of.Open, of.Address, of.Unreachable
+			if h.Faults.Dropped {
+				h.Faults = fabricFaults(cfg.network.(*inProcess).n)
+			}
+			test(t, h)
+		})
+	}
+	return h
+}
+
+// oneProcessor makes consumers sleep at once until t ends. A consumer that polls first does not let
+// virtual time go on.
+func oneProcessor(t *testing.T) { t.Cleanup(attend.AssumeProcessors(1)) }
+
 // TestVI_SuiteFaults runs the tests with injected faults, over ordered and unordered fabrics, with
-// short timers.
+// short timers and in virtual time.
 func TestVI_SuiteFaults(t *testing.T) {
+	oneProcessor(t)
 	for _, order := range []string{"in order", "out of order"} {
 		t.Run(order, func(t *testing.T) {
-			t.Parallel()
-			cfg := seededNetwork(t, 1, order != "in order", fabric.Noise{}, 3)
-			cfg.ULPTimeout = time.Second
-			h := netHarness(cfg)
-			h.Unordered = order != "in order"
-			h.Faults = fabricFaults(cfg.network.(*inProcess).n)
-			h.Only = []string{"ErrorMatrix", "CorruptUnreliable", "Cut"}
-			vitest.Run(t, h)
+			h := vitest.Harness{Scale: 3, Unordered: order != "in order", Faults: fabricFaults(nil),
+				Only: []string{"ErrorMatrix", "CorruptUnreliable", "Cut"}}
+			vitest.Run(t, virtual(h, func(t *testing.T) Config {
+				cfg := seededNetwork(t, 1, order != "in order", fabric.Noise{}, 3)
+				cfg.ULPTimeout = time.Second
+				return cfg
+			}))
 		})
 	}
 }
@@ -203,7 +224,7 @@ func TestVI_SuiteLossy(t *testing.T) {
 	if !raceEnabled {
 		testkit.Long(t, "10 s")
 	}
-	defer attend.AssumeProcessors(1)() // a consumer that polls does not let virtual time go on
+	oneProcessor(t)
 	var tally vitest.Tally
 	recovering := vitest.Tally{Shared: &tally} // in class 2
 	for _, level := range []vi.Reliability{vi.ReliableReception, vi.ReliableDelivery, vi.UnreliableDelivery} {
@@ -215,10 +236,7 @@ func TestVI_SuiteLossy(t *testing.T) {
 					h.Tally.Shared = &recovering
 					h.Scale = 5 // longer time limits, because a message that is sent again arrives late
 				}
-				h.Around = func(t *testing.T, test func(*testing.T, vitest.Harness)) {
-					synctest.Test(t, func(t *testing.T) { test(t, lossyHarness(t, h, class)) })
-				}
-				vitest.Run(t, h)
+				vitest.Run(t, virtual(h, func(t *testing.T) Config { return lossyConfig(t, class) }))
 			})
 		}
 	}
@@ -226,21 +244,17 @@ func TestVI_SuiteLossy(t *testing.T) {
 	recovering.Rare(t, 1)
 }
 
-// lossyHarness returns h with a fabric of its own that runs until t ends. The losses depend on the
-// name of the test.
-func lossyHarness(t *testing.T, h vitest.Harness, class int) vitest.Harness {
-	seed := uint64(crc32.ChecksumIEEE([]byte(t.Name())))
+// lossyConfig returns a Config for a fabric with losses, which depend on the name of the test.
+func lossyConfig(t *testing.T, class int) Config {
 	scale := time.Duration(1)
 	if class == 2 {
 		scale = 4
 	}
-	cfg := seededNetwork(t, seed, true, lossy, scale)
+	cfg := seededNetwork(t, uint64(crc32.ChecksumIEEE([]byte(t.Name()))), true, lossy, scale)
 	if cfg.Class2 = class == 2; !cfg.Class2 {
 		cfg.ULPTimeout = 500 * time.Millisecond // short, because answers are often lost
 	}
-	net := netHarness(cfg)
-	h.Open, h.Address, h.Unreachable = net.Open, net.Address, net.Unreachable
-	return h
+	return cfg
 }
 
 // lossy has the highest fault rates Fibre Channel is expected to tolerate. Logins have no faults,

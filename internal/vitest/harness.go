@@ -55,7 +55,8 @@ type Harness struct {
 
 	// Around, if set, calls test for each test, with the Harness of that test. It can so run each
 	// test in a bubble of package synctest, with a network of its own. Open is then called only in
-	// test. A bubble has no subtests, so the parts of a test run as one.
+	// test. A bubble has no subtests, so the parts of a test run as one, and without a Tally a part
+	// that is skipped skips the parts behind it.
 	Around func(t *testing.T, test func(*testing.T, Harness))
 }
 
