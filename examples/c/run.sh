@@ -21,8 +21,8 @@ both() {
 	shift
 	while [ "$1" != -- ]; do server+=("$1"); shift; done
 	shift
-	timeout 40 "${server[@]}" & pid=$!
-	timeout 40 "$@" || { echo "FAIL $name: the client"; wait $pid || true; return 1; }
+	timeout 300 "${server[@]}" & pid=$!
+	timeout 300 "$@" || { echo "FAIL $name: the client"; wait $pid || true; return 1; }
 	wait $pid || { echo "FAIL $name: the server"; return 1; }
 	echo "ok $name"
 }
@@ -32,9 +32,9 @@ for p in pingpong rdma; do
 done
 both "pingpong, server in Go" ./peer server 200 -- ./pingpong /dev/via_lo localhost 200
 both "pingpong, client in Go" ./pingpong /dev/via_lo server 200 -- ./peer client 200
-timeout 40 ./server /dev/via_lo 3 & pid=$!
+timeout 300 ./server /dev/via_lo 3 & pid=$!
 clients=()
-for _ in 1 2 3; do timeout 40 ./client /dev/via_lo localhost 50 & clients+=($!); done
+for _ in 1 2 3; do timeout 300 ./client /dev/via_lo localhost 50 & clients+=($!); done
 for c in "${clients[@]}"; do wait "$c"; done
 wait $pid
 echo "ok a server and three clients"
