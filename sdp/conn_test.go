@@ -623,10 +623,10 @@ func TestD71_Resolver(t *testing.T) {
 		}
 	}
 	// One deadline limits both attempts; half of the time is left for the fallback.
-	d := &Dialer{Resolve: ResolvePrefer, Resolver: &slowMapper{}, Net: net.Dialer{Timeout: time.Second}}
+	d := &Dialer{Resolve: ResolvePrefer, Resolver: &slowMapper{}, Net: net.Dialer{Timeout: 2 * time.Second}}
 	start := time.Now()
 	c, err := d.DialContext(ctx, "tcp", service.String())
-	if err != nil || time.Since(start) >= time.Second {
+	if err != nil || time.Since(start) >= d.Net.Timeout {
 		t.Fatalf("%v after %v", err, time.Since(start))
 	}
 	c.Close()
