@@ -9,15 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/attend"
 	"viaduct/internal/testkit"
 )
 
 // onOne makes calls sleep without polling first, as calls do on one processor.
-func onOne(t *testing.T) {
-	before := processors
-	processors = 1
-	t.Cleanup(func() { processors = before })
-}
+func onOne(t *testing.T) { t.Cleanup(attend.AssumeProcessors(1)) }
 
 // echo sends back all bytes read, after a pause for every eighth message, until the end of the
 // stream.

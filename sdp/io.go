@@ -4,15 +4,12 @@ import (
 	"errors"
 	"io"
 	"net"
-	"runtime"
 	"sync"
 
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
 )
-
-var processors = runtime.GOMAXPROCS(0)
 
 // Read reads at least one byte of the stream, or returns io.EOF at the end. While Read blocks, p
 // may be offered to the peer for RDMA Write. p is free when Read returns.
