@@ -75,11 +75,8 @@ func (l *Listener) Refused() uint64 {
 
 func (l *Listener) serve() {
 	for {
-		nc, err := l.l.Accept()
+		nc, err := sock.AcceptNext(l.l.Accept, l.ctx.Done())
 		if err != nil {
-			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
-				continue
-			}
 			l.mu.Lock()
 			l.err = err
 			l.mu.Unlock()

@@ -792,6 +792,33 @@ func TestListener(t *testing.T) {
 	}
 }
 
+// TestListenerShortage: a Listener goes on after accepts that failed because there was no free
+// descriptor.
+func TestListenerShortage(t *testing.T) {
+	nl, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewListener(testkit.Shortage(nl, 3), nil)
+	defer l.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		q, err := l.Accept(ctxt(t))
+		if err == nil {
+			q.Close()
+		}
+		accepted <- err
+	}()
+	q, err := Dial(ctxt(t), l.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Close()
+	if err := <-accepted; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestListenerHere checks that by default this host may have as many start-ups in progress as the
 // Listener allows in all, and another host fewer. [SEC-6.4.1-1] [I-70]
 func TestListenerHere(t *testing.T) {

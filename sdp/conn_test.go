@@ -949,3 +949,63 @@ func TestListenBoth(t *testing.T) { // [D-71] [SDP-7-1]
 		t.Error(err)
 	}
 }
+
+// A shortage of descriptors ends neither a Listener nor one half of a BothListener.
+func TestListenShortage(t *testing.T) { // [D-71]
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return testkit.Shortage(l, 3)
+	}
+	s, err := (&ListenConfig{}).NewListener(listen())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newBoth(s, listen())
+	defer l.Close()
+	nc, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	c, err := l.Accept()
+	if _, ok := c.(*TCPConn); !ok || err != nil {
+		t.Fatalf("%T, %v", c, err)
+	}
+	c.Close()
+	sc, err := Dial(s.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err = l.Accept()
+	if _, ok := c.(*Conn); !ok || err != nil {
+		t.Fatalf("%T, %v", c, err)
+	}
+	shut(t, sc, c.(*Conn))
+}
+
+// A Listener whose net.Listener fails says so.
+func TestListenFails(t *testing.T) {
+	broken := errors.New("broken")
+	s, err := (&ListenConfig{}).NewListener(&brokenListener{newMemListener(), broken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Accept(); !errors.Is(err, broken) {
+		t.Errorf("before Close: %v", err)
+	}
+	s.Close()
+	if _, err := s.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A brokenListener fails to accept.
+type brokenListener struct {
+	*memListener
+	err error
+}
+
+func (l *brokenListener) Accept() (net.Conn, error) { return nil, l.err }

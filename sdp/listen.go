@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
-	"time"
 
 	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
@@ -51,6 +50,8 @@ type Listener struct {
 
 	conns chan net.Conn // connections that wait for Accept
 	dead  chan struct{} // closed by Close
+	over  chan struct{} // closed when run ends
+	err   error         // why run ended; written before over is closed
 	wg    sync.WaitGroup
 
 	mu      perturb.Mutex // guards all fields below
@@ -107,7 +108,7 @@ func (lc *ListenConfig) NewListener(l net.Listener) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Listener{lc: *lc, opt: opt, l: l, dev: newDevice(&opt), conns: make(chan net.Conn), dead: make(chan struct{}),
+	s := &Listener{lc: *lc, opt: opt, l: l, dev: newDevice(&opt), conns: make(chan net.Conn), dead: make(chan struct{}), over: make(chan struct{}),
 		pending: make(map[netip.Addr]int), moves: make(map[moveKey]*move)}
 	if s.lc.MaxPending == 0 {
 		s.lc.MaxPending = 256
@@ -138,7 +139,8 @@ func (l *Listener) Failed() uint64 {
 func (l *Listener) Regions() int { return l.dev.Regions() }
 
 // Accept waits for the next connection and returns it: a *Conn, or with ListenConfig.Plain possibly
-// a *TCPConn. After Close the error matches net.ErrClosed.
+// a *TCPConn. After Close the error matches net.ErrClosed. Accept goes on waiting while the process
+// has no free descriptor; other errors of the net.Listener are returned.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(context.Background()) }
 
 // AcceptConn waits for the next *Conn, until ctx ends. Each *TCPConn that arrives earlier is
@@ -157,14 +159,22 @@ func (l *Listener) AcceptConn(ctx context.Context) (*Conn, error) {
 }
 
 func (l *Listener) accept(ctx context.Context) (net.Conn, error) {
+	var err error
 	select {
 	case c := <-l.conns:
 		return c, nil
 	case <-l.dead:
-		return nil, &net.OpError{Op: "accept", Net: "sdp", Source: l.Addr(), Err: net.ErrClosed}
+		err = net.ErrClosed
+	case <-l.over:
+		l.mu.Lock()
+		if err = l.err; l.closed {
+			err = net.ErrClosed
+		}
+		l.mu.Unlock()
 	case <-ctx.Done():
-		return nil, &net.OpError{Op: "accept", Net: "sdp", Source: l.Addr(), Err: context.Cause(ctx)}
+		err = context.Cause(ctx)
 	}
+	return nil, &net.OpError{Op: "accept", Net: "sdp", Source: l.Addr(), Err: err}
 }
 
 // Close stops listening, ends the set-ups in progress, and resets connections that Accept has not
@@ -184,25 +194,15 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// run accepts TCP connections until Close.
+// run accepts TCP connections until Close, or until the net.Listener fails.
 func (l *Listener) run() {
-	delay := time.Duration(0)
 	for {
-		nc, err := l.l.Accept()
+		nc, err := sock.AcceptNext(l.l.Accept, l.dead)
 		if err != nil {
-			if errors.Is(err, net.ErrClosed) || l.ctx.Err() != nil {
-				return
-			}
-			// Most likely there are no descriptors left, so wait for a moment.
-			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
-			select {
-			case <-time.After(delay):
-				continue
-			case <-l.dead:
-				return
-			}
+			l.err = err
+			close(l.over)
+			return
 		}
-		delay = 0
 		host, ok := l.enter(nc)
 		if !ok {
 			reset(nc)
@@ -349,15 +349,19 @@ func (lc *ListenConfig) ListenBoth(ctx context.Context, network, conventional, s
 		s.Close()
 		return nil, err
 	}
+	return newBoth(s, t), nil
+}
+
+func newBoth(s *Listener, t net.Listener) *BothListener {
 	b := &BothListener{SDP: s, TCP: t, conns: make(chan net.Conn), errs: make(chan error, 2), dead: make(chan struct{})}
 	b.wg.Go(func() { b.run(s) })
 	b.wg.Go(func() { b.run(t) })
-	return b, nil
+	return b
 }
 
 func (b *BothListener) run(l net.Listener) {
 	for {
-		c, err := l.Accept()
+		c, err := sock.AcceptNext(l.Accept, b.dead)
 		if err != nil {
 			b.errs <- err
 			return

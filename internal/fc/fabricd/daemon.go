@@ -14,6 +14,7 @@ import (
 	"viaduct/internal/fc/fabric"
 	"viaduct/internal/fc/fcip"
 	"viaduct/internal/perturb"
+	"viaduct/internal/sock"
 	"viaduct/samehost"
 )
 
@@ -118,7 +119,7 @@ func (d *Daemon) Serve(ln net.Listener) error {
 	}()
 	var half = make(chan struct{}, 64) // limits the connections that have not sent a Special Frame
 	for {
-		nc, err := ln.Accept()
+		nc, err := sock.AcceptNext(ln.Accept, d.ctx.Done())
 		if err != nil {
 			if d.ctx.Err() != nil {
 				return net.ErrClosed

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"viaduct/internal/sock"
 	"viaduct/internal/status"
 )
 
@@ -40,7 +41,7 @@ func Serve(ctx context.Context, l net.Listener, shown *status.Server) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
-		c, err := l.Accept()
+		c, err := sock.AcceptNext(l.Accept, ctx.Done())
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -14,6 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/sock"
 )
 
 func echoCommand(e *shell.Env) *cobra.Command {
@@ -114,7 +115,7 @@ func acceptAll(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, u *addr.UR
 		context.AfterFunc(ctx, func() { l.Close() })
 		wg.Go(func() {
 			for {
-				c, err := l.Accept()
+				c, err := sock.AcceptNext(l.Accept, ctx.Done())
 				if err != nil {
 					broken(err)
 					return

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/sock"
 	"viaduct/sdp"
 )
 
@@ -363,7 +364,7 @@ func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- err
 	p.wg.Go(func() {
 		defer l.Close()
 		for {
-			c, err := l.AcceptUnix()
+			c, err := sock.AcceptNext(l.AcceptUnix, ctx.Done())
 			if err != nil {
 				return
 			}

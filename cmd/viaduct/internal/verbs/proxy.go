@@ -15,6 +15,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/sock"
 )
 
 // proxyDialTimeout bounds how long a client waits for the connection to the target.
@@ -267,7 +268,7 @@ func (p *proxy) takeAll() (ds []*duplex) {
 
 func (p *proxy) accept(ctx context.Context, scheme string, l net.Listener, fail chan<- error) {
 	for {
-		c, err := l.Accept()
+		c, err := sock.AcceptNext(l.Accept, ctx.Done())
 		if err != nil {
 			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
 				fail <- err
