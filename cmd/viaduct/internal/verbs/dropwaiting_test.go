@@ -1,8 +1,13 @@
 package verbs
 
 import (
+	"errors"
 	"net"
+	"os"
 	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // The queue holds nothing any more after dropWaiting, and takes new connections.
@@ -24,8 +29,9 @@ func TestDropWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range early {
-			if n, err := c.Read(make([]byte, 1)); err == nil {
-				t.Errorf("%d bytes instead of the end", n)
+			c.SetReadDeadline(time.Now().Add(testkit.Patience))
+			if n, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%d bytes, %v instead of the end", n, err)
 			}
 		}
 		late, err := net.Dial("tcp", l.Addr().String())
