@@ -3,9 +3,7 @@ package vitcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -233,20 +231,7 @@ func waitState(t testing.TB, v *vi.VI, s vi.State) {
 	}
 }
 
-// freePort returns a TCP port of loopback that was free a moment ago. No system gives the port to a
-// socket that may have any.
-func freePort(t testing.TB) uint16 {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000)))
-		if err == nil {
-			defer l.Close()
-			return addrPort(l.Addr()).Port()
-		}
-	}
-	t.Fatal("no free port")
-	return 0
-}
+func freePort(t testing.TB) uint16 { return uint16(testkit.FreePort(t)) }
 
 // hideDescriptor hides the socket of a connection, so that the portable path is used.
 func hideDescriptor(c net.Conn) net.Conn { return struct{ net.Conn }{c} }

@@ -6,17 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/testkit"
 	"viaduct/sdp"
 )
 
@@ -222,29 +221,7 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// firstPort is random, because tests of other processes need ports, too.
-var firstPort = rand.IntN(20000)
-
-// portsTried is how many ports freePort has tried.
-var portsTried atomic.Int64
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		// Choose a port below the kernel's range for outgoing connections, because the kernel could
-		// assign the port again before the test listens. Tests running at the same time get
-		// different ports.
-		port := 12000 + (firstPort+int(portsTried.Add(1)))%20000
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		l.Close()
-		return port
-	}
-	t.Fatal("no port is free")
-	return 0
-}
+func freePort(t *testing.T) int { return testkit.FreePort(t) }
 
 // hostPort returns the address to dial for a tcp URL.
 func hostPort(u string) string { return strings.TrimPrefix(u, "tcp://") }

@@ -4,19 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
+	"net/netip"
 	"runtime"
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/vi"
 )
-
-// listen listens at a port of loopback that no system gives to a socket that may have any.
-func listen() (net.Listener, error) {
-	return net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000)))
-}
 
 // shared returns the host part of an address, and a function to open a NIC at this address. Each
 // NIC has an Opener of its own, as in separate processes.
@@ -24,19 +19,8 @@ func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: this system has no abstract namespace of sockets")
 	}
-	l, err := listen()
-	for range 100 {
-		if err == nil {
-			break
-		}
-		l, err = listen() // the port was taken
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := l.Addr().(*net.TCPAddr).AddrPort()
-	c, err := Parse(fmt.Appendf(nil, "nic0 -> vitcp grace 1ms listen 127.0.0.1:%d\n", at.Port()))
-	l.Close()
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(testkit.FreePort(t)))
+	c, err := Parse(fmt.Appendf(nil, "nic0 -> vitcp grace 1ms listen %v\n", at))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -112,27 +111,11 @@ func TestSetupBound(t *testing.T) {
 	}
 }
 
-// portOfNobody returns a free port of loopback that no system gives to a socket that may have any.
-func portOfNobody(t *testing.T) int {
-	t.Helper()
-	for {
-		port := 10_000 + rand.IntN(20_000)
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
-		if err == nil {
-			l.Close()
-			return port
-		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			t.Fatal(err)
-		}
-	}
-}
-
 // TestOnePort: VI/TCP listeners with different discriminators share a port. A second listener with
 // the same discriminator is refused. [VIT-2.2.2.2.1-2]
 func TestOnePort(t *testing.T) {
 	o := testOptions(t)
-	port := portOfNobody(t)
+	port := testkit.FreePort(t)
 	listen := func(host, disc string) (msg.Listener, error) {
 		u, tr := parse(t, fmt.Sprintf("vitcp://%s:%d/%s", host, port, disc))
 		return tr.ListenMsg(u, o)
