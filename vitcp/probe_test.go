@@ -264,7 +264,7 @@ func (s *session) taken() {
 	l.c.WithReceiver(func() {}) // the last segment was counted before it was handled
 }
 
-// drainLong lets a test find that the end of a stream waits for the end of the other direction.
+// drainLong has a time limit longer than any test: a stream that ends has not waited for the limit.
 var drainLong = Config{DrainTimeout: 10 * patience}
 
 // sessionOpts are the options of a session.

@@ -360,8 +360,7 @@ func pendingOf(n *nicUnderTest) (r *request) {
 	return r
 }
 
-// heard waits until the bytes or the end that the caller has sent have arrived at the only
-// undecided request.
+// heard waits until the only undecided request has received what the caller sent, bytes or the end.
 func heard(t testing.TB, n *nicUnderTest) {
 	t.Helper()
 	r := pendingOf(n)
