@@ -146,6 +146,7 @@ func TestEndedOnce(t *testing.T) {
 	p, q := asResponder(t, &Config{Device: dev, SendCQ: cq, RecvCQ: cq, SendDepth: 4, RecvDepth: 4})
 	p.ulpdu(tag(rdmap.Write, 1, 0, true, []byte("x")))
 	ended(t, q)
+	p.c.Close() // otherwise the first Close would wait for drainTimeout
 	for range 2 {
 		if err := q.Close(); err != nil {
 			t.Error(err)

@@ -56,6 +56,9 @@ func TestAllocs(t *testing.T) {
 					}
 					n := testing.AllocsPerRun(100, all)
 					for range 4 { // repeated, because slow messages make allocations of the runtime count for more
+						if n < 1 {
+							break
+						}
 						n = min(n, testing.AllocsPerRun(40, all))
 					}
 					if n >= 1 {

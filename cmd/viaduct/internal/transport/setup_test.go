@@ -43,6 +43,7 @@ func parse(t *testing.T, s string) (*addr.URL, *Transport) {
 // TestHungServer: every transport gives up after the same time if the kernel of the server accepts
 // the connection and the server then sends nothing, as a stopped server does. [V-35]
 func TestHungServer(t *testing.T) {
+	testkit.Long(t, "10 s")
 	var all sync.WaitGroup // all run concurrently on any number of processors, because they wait for a timer
 	defer all.Wait()
 	for _, scheme := range Names() {
