@@ -76,21 +76,19 @@ func (m *Machine) finish() {
 }
 
 // beginDisConn checks a DisConn. A DisConn must come once, after all other messages.
-func (m *Machine) beginDisConn(msg *inbound) bool {
+func (m *Machine) beginDisConn(msg *inbound) error {
 	switch k := &m.snk; {
 	case k.disSeen:
-		m.violation("SDP-8.2.1-6", msg.MID, "a second time")
+		return violation("SDP-8.2.1-6", msg.MID, "a second time")
 	case k.adverts.len() > 0 || k.expected > 0: // [SDP-8.2.1-4]
-		m.violation("SDP-8.2.1-4", msg.MID, "before all transfers were complete")
-	default:
-		return true
+		return violation("SDP-8.2.1-4", msg.MID, "before all transfers were complete")
 	}
-	return false
+	return nil
 }
 
 // endDisConn ends the peer's stream. Our SinkAvails become void and reads end, but sending
 // continues. [SDP-8.2.1-15] [SDP-8.2.1-16] [SDP-6.2.3-2]
-func (m *Machine) endDisConn(*inbound) {
+func (m *Machine) endDisConn(*inbound) error {
 	k := &m.snk
 	k.eof, k.disSeen = true, true
 	m.do(Action{Op: OpPeerClosed})
@@ -98,6 +96,7 @@ func (m *Machine) endDisConn(*inbound) {
 	if m.src.disSent {
 		m.finish()
 	}
+	return nil
 }
 
 // abort ends the connection from this end because of err. If DisConn was sent, an AbortConn revokes
@@ -117,9 +116,10 @@ func (m *Machine) abort(err error) {
 }
 
 // endAbortConn ends the connection. [SDP-6.2.4-3] [SDP-8.2.1-22]
-func (m *Machine) endAbortConn(*inbound) {
+func (m *Machine) endAbortConn(*inbound) error {
 	m.do(Action{Op: OpAbort, Err: ErrReset}) // the earlier DisConn is void: reads end with this error too
 	m.die(ErrReset)
+	return nil
 }
 
 // verdict returns the error of a read on a dead connection whose received bytes were all read:

@@ -277,11 +277,6 @@ func (m *Machine) do(a Action) *Action {
 	return &m.out[len(m.out)-1]
 }
 
-func (m *Machine) violation(row string, mid sdpwire.MID, format string, args ...any) {
-	m.stats.Violations++
-	m.abort(&Violation{Row: row, MID: mid, What: fmt.Sprintf(format, args...)})
-}
-
 // Stats count the work of a machine since New. Resume does not reset the counters.
 type Stats struct {
 	SentBytesBcopy     uint64 // payload of Data

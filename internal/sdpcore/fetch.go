@@ -97,54 +97,43 @@ func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
 }
 
 // beginSrcAvail checks a SrcAvail, before its payload is accepted.
-func (m *Machine) beginSrcAvail(msg *inbound) bool {
+func (m *Machine) beginSrcAvail(msg *inbound) error {
 	s, n := &m.snk, msg.n
 	m.stats.RecvSrcAvails++
 	switch {
 	case s.eof:
-		m.violation("SDP-8.2.1-8", msg.MID, "after DisConn")
-		return false
+		return violation("SDP-8.2.1-8", msg.MID, "after DisConn")
 	case s.mode == sdpwire.Buffered: // [SDP-11.1-1]
-		m.violation("SDP-11.1-1", msg.MID, "in Buffered Mode")
-		return false
+		return violation("SDP-11.1-1", msg.MID, "in Buffered Mode")
 	case s.mode == sdpwire.Combined && n == 0:
-		m.violation("SDP-9.2-2", msg.MID, "without payload in Combined Mode")
-		return false
+		return violation("SDP-9.2-2", msg.MID, "without payload in Combined Mode")
 	case s.mode == sdpwire.Combined && s.adverts.len() > 0:
-		m.violation("SDP-11.2-4", msg.MID, "another is open in Combined Mode")
-		return false
+		return violation("SDP-11.2-4", msg.MID, "another is open in Combined Mode")
 	case s.expected > 0 && n > 0:
-		m.violation("SDP-11.2-4", msg.MID, "%d bytes are owed by Data", s.expected)
-		return false
+		return violation("SDP-11.2-4", msg.MID, "%d bytes are owed by Data", s.expected)
 	case s.mode == sdpwire.Pipelined && n > 0:
-		m.violation("SDP-9.2-3", msg.MID, "with payload in Pipelined Mode")
-		return false
+		return violation("SDP-9.2-3", msg.MID, "with payload in Pipelined Mode")
 	case s.srcCancel:
-		m.violation("SDP-9.5.4-10", msg.MID, "before the cancel was answered")
-		return false
+		return violation("SDP-9.5.4-10", msg.MID, "before the cancel was answered")
 	case uint32(n) > msg.Size:
-		m.violation("D-18", msg.MID, "%d bytes of payload from a buffer of %d", n, msg.Size)
-		return false
+		return violation("D-18", msg.MID, "%d bytes of payload from a buffer of %d", n, msg.Size)
 	case msg.VA+uint64(msg.Size) < msg.VA:
-		m.violation("SDP-6.3.2.1-1", msg.MID, "buffer beyond the address space")
-		return false
+		return violation("SDP-6.3.2.1-1", msg.MID, "buffer beyond the address space")
 	case s.offers.len() > 0:
-		return false // Write Zcopy takes precedence [SDP-11.3-9] [SDP-11.3-16]
+		return errVoid // Write Zcopy takes precedence [SDP-11.3-9] [SDP-11.3-16]
 	case m.src.avail.len()+s.adverts.len() >= m.p.MaxAdverts: // [SDP-6.2.1.3-1] [D-15]
-		m.violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", m.p.MaxAdverts)
-		return false
+		return violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", m.p.MaxAdverts)
 	}
-	return true
+	return nil
 }
 
 // endSrcAvail records the advertisement of a SrcAvail. The advertisement ends by RDMA or by a
 // SendSm. [SDP-9.5.2.1-4]
-func (m *Machine) endSrcAvail(msg *inbound) {
+func (m *Machine) endSrcAvail(msg *inbound) error {
 	s, n := &m.snk, msg.n
 	m.stats.RecvBytesPrefix += uint64(n)
 	if s.closed && !s.discard {
-		m.abort(ErrReadClosed)
-		return
+		return ErrReadClosed
 	}
 	m.keys++
 	a := s.adverts.push(inAdv{key: m.keys, stag: msg.STag, to: msg.VA + uint64(n), size: int(msg.Size) - n, at: m.now})
@@ -153,6 +142,7 @@ func (m *Machine) endSrcAvail(msg *inbound) {
 	if s.adverts.len() == 1 {
 		s.waitAt = m.now
 	}
+	return nil
 }
 
 // rdComplReady reports whether the oldest SrcAvail has bytes to acknowledge.
@@ -233,21 +223,21 @@ func (m *Machine) sendSm() {
 }
 
 // beginSrcAvailCancel checks a SrcAvailCancel: a second must not be open at the same time.
-func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
+func (m *Machine) beginSrcAvailCancel(msg *inbound) error {
 	if m.snk.srcCancel {
-		m.violation("SDP-9.5.4-10", msg.MID, "another is being answered")
-		return false
+		return violation("SDP-9.5.4-10", msg.MID, "another is being answered")
 	}
-	return true
+	return nil
 }
 
 // endSrcAvailCancel makes sendSm answer the cancel and drop all unfinished SrcAvails. [SDP-9.5.4-2]
 // [SDP-9.5.4-3] If no SrcAvail is open, the cancel has no effect. [SDP-9.5.4-4]
-func (m *Machine) endSrcAvailCancel(msg *inbound) {
+func (m *Machine) endSrcAvailCancel(msg *inbound) error {
 	s := &m.snk
 	if s.adverts.len() == 0 {
-		return
+		return nil
 	}
 	s.srcCancel = true
 	m.cr.hold, m.cr.holdAt = m.life == lifeOpen, serial(msg.MSeq)-1 // [SDP-9.5.4-5] [D-33]
+	return nil
 }

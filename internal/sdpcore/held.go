@@ -35,33 +35,29 @@ func (m *Machine) consume(n int) {
 }
 
 // accept accepts n bytes of payload of the current message. If apart is set, the last byte is
-// urgent and kept out of the stream. It returns false if the rules allow no payload now.
-func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
+// urgent and kept out of the stream. It fails if the rules allow no payload now.
+func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) error {
 	s := &m.snk
 	switch {
 	case s.eof: // [SDP-8.2.1-8]
-		m.violation("SDP-8.2.1-8", mid, "payload after DisConn")
-		return false
+		return violation("SDP-8.2.1-8", mid, "payload after DisConn")
 	case s.adverts.len() > 0 && s.expected == 0:
 		row := "SDP-11.2-4"
 		if s.mode == sdpwire.Pipelined {
 			row = "SDP-11.3-5"
 		}
-		m.violation(row, mid, "payload while a SrcAvail is open")
-		return false
+		return violation(row, mid, "payload while a SrcAvail is open")
 	case s.adverts.len() > 0 && n > s.expected:
-		m.violation("SDP-11.3-6", mid, "%d bytes where %d were owed", n, s.expected)
-		return false
+		return violation("SDP-11.3-6", mid, "%d bytes where %d were owed", n, s.expected)
 	case s.closed && !m.snk.discard:
-		m.abort(ErrReadClosed) // [D-49]
-		return false
+		return ErrReadClosed // [D-49]
 	}
 	s.expected = max(0, s.expected-n)
 	s.pol.bcopied += n
 	if s.offers.len() == 0 {
 		s.count++ // [SDP-6.3.3.4-3]
 		m.hold(n, apart)
-		return true
+		return nil
 	}
 	// Only this message consumes the oldest SinkAvail. The peer's own counter shows the peer that
 	// the SinkAvail was consumed. [SDP-9.5.1-4] [SDP-9.5.1-5]
@@ -72,7 +68,7 @@ func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 		m.endRead(0, nil)
 	}
 	m.checkSinkCancel()
-	return true
+	return nil
 }
 
 // hold appends n bytes to the held payload.

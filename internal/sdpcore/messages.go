@@ -3,19 +3,19 @@ package sdpcore
 import "viaduct/internal/wire/sdpwire"
 
 // A messageType has the functions for messages of one type, which run after the common header was
-// handled. A message arrives completely, so no function handles partial messages; violation handles
-// the errors of all types.
+// handled. Each returns the reason to end the connection, such as a violation, or nil. A message
+// arrives completely, so no function handles partial messages.
 type messageType struct {
-	// begin checks a message before it has any effect. It returns false after a violation, and for
-	// a void message. nil means that the message is always allowed.
-	begin func(m *Machine, msg *inbound) bool
+	// begin checks a message before it has any effect. It returns errVoid for a message without
+	// effect. nil means that the message is always allowed.
+	begin func(m *Machine, msg *inbound) error
 
 	// target accepts the payload, which is in a Private Buffer or in the memory of a waiting read.
-	// It returns false after a violation. nil means that the type has no payload.
-	target func(m *Machine, msg *inbound) bool
+	// nil means that the type has no payload.
+	target func(m *Machine, msg *inbound) error
 
 	// end performs the message. nil means that the type is not allowed on a running connection.
-	end func(m *Machine, msg *inbound)
+	end func(m *Machine, msg *inbound) error
 
 	invalidates bool // whether the type's Send may invalidate an STag [D-41]
 }
@@ -53,7 +53,7 @@ type inbound struct {
 func (msg *inbound) isCreditUpdate() bool { return msg.MID == sdpwire.Data && msg.n == 0 }
 
 // takeData accepts the payload of a Data message, whose last byte may be urgent. [SDP-6.1.2-6]
-func (m *Machine) takeData(msg *inbound) bool {
+func (m *Machine) takeData(msg *inbound) error {
 	s := &m.snk
 	urgent := msg.Flags&sdpwire.OOBPres != 0
 	apart := urgent && m.p.UrgentApart
@@ -70,6 +70,9 @@ func (m *Machine) takeData(msg *inbound) bool {
 }
 
 // takePayload accepts the payload of an advertisement.
-func (m *Machine) takePayload(msg *inbound) bool { return m.accept(msg.MID, msg.n, false) }
+func (m *Machine) takePayload(msg *inbound) error { return m.accept(msg.MID, msg.n, false) }
 
-func (m *Machine) endData(msg *inbound) { m.stats.RecvBytesBcopy += uint64(msg.n) }
+func (m *Machine) endData(msg *inbound) error {
+	m.stats.RecvBytesBcopy += uint64(msg.n)
+	return nil
+}

@@ -127,7 +127,7 @@ func (m *Machine) changeRecvMode() bool {
 
 // beginModeChange checks a ModeChange. A change by the wrong side is always an error, because
 // messages are ordered, and an end becomes master only by receiving the change. [D-43]
-func (m *Machine) beginModeChange(msg *inbound) bool {
+func (m *Machine) beginModeChange(msg *inbound) error {
 	half, from, by := "receiving", m.snk.mode, dataSource
 	if msg.S {
 		half, from, by = "sending", m.src.mode, dataSink
@@ -140,24 +140,23 @@ func (m *Machine) beginModeChange(msg *inbound) bool {
 		case modeChangeBy(dataSource+dataSink-by, from, msg.Mode):
 			row = "SDP-12-2"
 		}
-		m.violation(row, msg.MID, "%s half from %v to %v", half, from, msg.Mode)
-		return false
+		return violation(row, msg.MID, "%s half from %v to %v", half, from, msg.Mode)
 	}
 	if msg.Mode == sdpwire.Buffered && m.snk.adverts.len() > 0 {
-		m.violation("SDP-12.1-2", msg.MID, "to Buffered with a SrcAvail open")
-		return false
+		return violation("SDP-12.1-2", msg.MID, "to Buffered with a SrcAvail open")
 	}
-	return true
+	return nil
 }
 
 // endModeChange follows the master of a half-connection, which has changed its mode. [SDP-6.3.8-3]
 // [SDP-12-9]
-func (m *Machine) endModeChange(msg *inbound) {
+func (m *Machine) endModeChange(msg *inbound) error {
 	m.stats.ModeChangesRecv++
 	if msg.S {
 		m.setSendMode(msg.Mode)
-		return
+		return nil
 	}
 	m.voidOffers() // only Pipelined Mode has SinkAvails, as in Figure 29 [SDP-12.4-9] [SDP-12.4-4]
 	m.setRecvMode(msg.Mode)
+	return nil
 }

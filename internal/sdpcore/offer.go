@@ -99,24 +99,22 @@ func (m *Machine) checkSinkCancel() {
 }
 
 // beginRdmaWrCompl checks an RdmaWrCompl, which must fit the oldest SinkAvail.
-func (m *Machine) beginRdmaWrCompl(msg *inbound) bool {
+func (m *Machine) beginRdmaWrCompl(msg *inbound) error {
 	s := &m.snk
 	switch {
 	case s.offers.len() == 0:
-		m.violation("SDP-9.3-13", msg.MID, "no SinkAvail is open")
+		return violation("SDP-9.3-13", msg.MID, "no SinkAvail is open")
 	case int(msg.Size) > s.offers.at(0).size:
-		m.violation("D-20", msg.MID, "%d bytes in a buffer of %d", msg.Size, s.offers.at(0).size)
+		return violation("D-20", msg.MID, "%d bytes in a buffer of %d", msg.Size, s.offers.at(0).size)
 	case msg.invalidated && msg.inv != s.offers.at(0).stag: // [SDP-9.3-10]
-		m.violation("SDP-9.3-10", msg.MID, "invalidates an STag that is not the SinkAvail's")
-	default:
-		return true
+		return violation("SDP-9.3-10", msg.MID, "invalidates an STag that is not the SinkAvail's")
 	}
-	return false
+	return nil
 }
 
 // endRdmaWrCompl ends the oldest SinkAvail, to which the peer has written bytes. [SDP-9.3-13]
 // [D-20]
-func (m *Machine) endRdmaWrCompl(msg *inbound) {
+func (m *Machine) endRdmaWrCompl(msg *inbound) error {
 	s := &m.snk
 	n := int(msg.Size)
 	m.stats.RecvBytesWrite += uint64(n)
@@ -137,12 +135,14 @@ func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	}
 	m.checkSinkCancel()
 	m.noteHint(msg.Flags) // [SDP-6.1.2-13]
+	return nil
 }
 
 // endSinkCancelAck ends all SinkAvails that are still open, because the peer has dropped them. A
 // SinkCancelAck without a cancel, or for an earlier cancel, is ignored. [D-34]
-func (m *Machine) endSinkCancelAck(msg *inbound) {
+func (m *Machine) endSinkCancelAck(msg *inbound) error {
 	if s := &m.snk; s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) {
 		m.voidOffers()
 	}
+	return nil
 }

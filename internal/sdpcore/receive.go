@@ -14,9 +14,11 @@ func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidate
 	}
 	x := &m.in
 	*x = inbound{Message: *msg, n: msg.PayloadLen(), inv: inv, invalidated: invalidated}
-	if m.head(x) {
-		m.byType(x)
+	err := m.head(x)
+	if err == nil {
+		err = m.byType(x)
 	}
+	m.fail(err)
 	return m.end()
 }
 
@@ -24,34 +26,38 @@ func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidate
 func (m *Machine) ReceiveBad(now Time, mid sdpwire.MID, err error, out []Action) []Action {
 	m.begin(now, out)
 	if m.life != lifeDead {
-		m.stats.Violations++
-		m.abort(wireViolation(mid, err))
+		m.fail(wireViolation(mid, err))
 	}
 	return m.end()
 }
 
-// head handles the fields every message carries. It returns false after a violation.
-func (m *Machine) head(msg *inbound) bool {
+// fail ends the connection if the result of a message, err, is a violation or another reason.
+func (m *Machine) fail(err error) {
+	if err == nil || err == errVoid {
+		return
+	}
+	if _, ok := err.(*Violation); ok {
+		m.stats.Violations++
+	}
+	m.abort(err)
+}
+
+// head handles the fields every message carries.
+func (m *Machine) head(msg *inbound) error {
 	c, s := &m.cr, &m.src
 	switch {
 	case m.sus.peerDone && msg.MID != sdpwire.SuspCommAck && msg.MID != sdpwire.AbortConn && !msg.isCreditUpdate():
-		m.violation("SDP-13.1.1-5", msg.MID, "after the peer had suspended")
-		return false
+		return violation("SDP-13.1.1-5", msg.MID, "after the peer had suspended")
 	case serial(msg.MSeq) != c.expect: // [SDP-10.1-2] [D-06]
-		m.violation("SDP-6.1.5-2", msg.MID, "MSeq %d where %d was due", msg.MSeq, uint32(c.expect))
-		return false
+		return violation("SDP-6.1.5-2", msg.MID, "MSeq %d where %d was due", msg.MSeq, uint32(c.expect))
 	case c.free < 0: // this message would need a second spare
-		m.violation("SDP-10.5-5", msg.MID, "no credit for it")
-		return false
+		return violation("SDP-10.5-5", msg.MID, "no credit for it")
 	case int64(msg.Len) > int64(m.p.RecvSize): // messages up to RecvSize are accepted [SDP-10-1] [SDP-5-2]
-		m.violation("SDP-10-4", msg.MID, "%d bytes for buffers of %d", msg.Len, m.p.RecvSize)
-		return false
+		return violation("SDP-10-4", msg.MID, "%d bytes for buffers of %d", msg.Len, m.p.RecvSize)
 	case !c.received(int(msg.Bufs), serial(msg.MSeqAck)):
-		m.violation("D-09", msg.MID, "MSeqAck %d outside what is unacknowledged", msg.MSeqAck)
-		return false
+		return violation("D-09", msg.MID, "MSeqAck %d outside what is unacknowledged", msg.MSeqAck)
 	case msg.invalidated && !messageTypes[msg.MID].invalidates: // [D-41]
-		m.violation("D-41", msg.MID, "invalidates an STag")
-		return false
+		return violation("D-41", msg.MID, "invalidates an STag")
 	}
 	c.expect++
 	c.free--
@@ -71,22 +77,30 @@ func (m *Machine) head(msg *inbound) bool {
 		m.snk.announced++
 		m.do(Action{Op: OpUrgentPending}) // [SDP-9.5.3-9]
 	}
-	return true
+	return nil
 }
 
 // byType handles the message according to its type, after head.
-func (m *Machine) byType(msg *inbound) {
+func (m *Machine) byType(msg *inbound) error {
 	t := &messageTypes[msg.MID]
 	switch {
 	case m.life == lifeFinished && msg.MID != sdpwire.AbortConn:
 		if msg.n > 0 || msg.MID == sdpwire.SrcAvail {
-			m.violation("SDP-8.2.1-8", msg.MID, "after DisConn")
+			return violation("SDP-8.2.1-8", msg.MID, "after DisConn")
 		}
+		return nil
 	case t.end == nil: // Hello, HelloAck, and types that Parse refuses [D-75]
-		m.violation("SDP-6.1.1-3", msg.MID, "has no place on a running connection")
-	case t.begin != nil && !t.begin(m, msg):
-	case msg.n > 0 && !t.target(m, msg):
-	default:
-		t.end(m, msg)
+		return violation("SDP-6.1.1-3", msg.MID, "has no place on a running connection")
 	}
+	if t.begin != nil {
+		if err := t.begin(m, msg); err != nil {
+			return err
+		}
+	}
+	if msg.n > 0 {
+		if err := t.target(m, msg); err != nil {
+			return err
+		}
+	}
+	return t.end(m, msg)
 }

@@ -85,22 +85,21 @@ func (m *Machine) setPeerSize(n int) {
 }
 
 // beginChRcvBuf checks a ChRcvBuf: only one may be open at a time.
-func (m *Machine) beginChRcvBuf(msg *inbound) bool {
+func (m *Machine) beginChRcvBuf(msg *inbound) error {
 	if m.rsz.ackOwed {
-		m.violation("SDP-10.6-19", msg.MID, "before the last one was acknowledged")
-		return false
+		return violation("SDP-10.6-19", msg.MID, "before the last one was acknowledged")
 	}
-	return true
+	return nil
 }
 
 // endChRcvBuf handles the peer's request for another buffer size. The peer always gets an answer
 // [SDP-10.6-11], unless both ends have sent a request and this end is the Accepting Peer.
 // [SDP-10.6.1-1]
-func (m *Machine) endChRcvBuf(msg *inbound) {
+func (m *Machine) endChRcvBuf(msg *inbound) error {
 	z := &m.rsz
 	if z.sent {
 		if m.p.Role == Accepting {
-			return // [SDP-10.6.1-1]
+			return nil // [SDP-10.6.1-1]
 		}
 		// The peer's request replaces ours; the driver may repeat ours. [SDP-10.6.1-3]
 		// [SDP-10.6.1-2] [D-47]
@@ -123,34 +122,33 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 	}
 	z.ackOwed, z.size, z.ready = true, size, size <= old // [SDP-10.6-12] [SDP-10.6-13]
 	if size == old {
-		return
+		return nil
 	}
 	m.stats.Resizes++
 	if size < old {
 		m.p.RecvSize = size // the peer already observes its own request
 	}
 	m.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
+	return nil
 }
 
 // beginChRcvBufAck checks a ChRcvBufAck: its size must be between the old and the requested size.
 // After a request for more, it may also exceed the requested size. [D-47]
-func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
+func (m *Machine) beginChRcvBufAck(msg *inbound) error {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual
 	switch {
 	case !z.sent:
-		m.violation("D-47", msg.MID, "nothing was asked")
+		return violation("D-47", msg.MID, "nothing was asked")
 	case act > sdpwire.MaxSize, up && act < z.actual, !up && (act > z.actual || act < z.asked):
-		m.violation("D-47", msg.MID, "%d bytes when asked to go from %d to %d", act, z.actual, z.asked)
-	default:
-		return true
+		return violation("D-47", msg.MID, "%d bytes when asked to go from %d to %d", act, z.actual, z.asked)
 	}
-	return false
+	return nil
 }
 
 // endChRcvBufAck records the peer's answer. If the size has not changed, this end never asks for a
 // change in that direction again.
-func (m *Machine) endChRcvBufAck(msg *inbound) {
+func (m *Machine) endChRcvBufAck(msg *inbound) error {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual
 	z.sent = false
@@ -160,4 +158,5 @@ func (m *Machine) endChRcvBufAck(msg *inbound) {
 	}
 	z.actual = act
 	m.setPeerSize(act) // [SDP-10.6-4]
+	return nil
 }

@@ -437,34 +437,30 @@ func (m *Machine) checkCancel() {
 }
 
 // beginRdmaRdCompl checks an RdmaRdCompl, which refers to the oldest open SrcAvail.
-func (m *Machine) beginRdmaRdCompl(msg *inbound) bool {
+func (m *Machine) beginRdmaRdCompl(msg *inbound) error {
 	s := &m.src
 	switch {
 	case s.advs.len() == 0:
-		m.violation("SDP-9.2-13", msg.MID, "no SrcAvail is open")
-		return false
+		return violation("SDP-9.2-13", msg.MID, "no SrcAvail is open")
 	case s.nforced > 0:
-		m.violation("SDP-9.2-27", msg.MID, "bytes of an earlier SrcAvail are still owed by Data")
-		return false
+		return violation("SDP-9.2-27", msg.MID, "bytes of an earlier SrcAvail are still owed by Data")
 	}
 	a := s.advs.at(0)
 	// The peer acknowledges any part of the rest, in any number of rounds. [SDP-9.2-14] [SDP-9.2-15]
 	n := int(msg.Size)
 	switch { // [SDP-9.2-17]
 	case n > a.left:
-		m.violation("SDP-9.2-17", msg.MID, "%d bytes of the %d that were left", n, a.left)
+		return violation("SDP-9.2-17", msg.MID, "%d bytes of the %d that were left", n, a.left)
 	case n == 0 && a.zeroes == 16: // [D-19]
-		m.violation("D-19", msg.MID, "no progress %d times", a.zeroes+1)
+		return violation("D-19", msg.MID, "no progress %d times", a.zeroes+1)
 	case msg.invalidated && (n != a.left || msg.inv != a.stag): // [SDP-9.2-22] [D-41]
-		m.violation("SDP-9.2-22", msg.MID, "invalidates an STag that is not the finished SrcAvail's")
-	default:
-		return true
+		return violation("SDP-9.2-22", msg.MID, "invalidates an STag that is not the finished SrcAvail's")
 	}
-	return false
+	return nil
 }
 
 // endRdmaRdCompl counts bytes of the oldest open SrcAvail that the peer has read.
-func (m *Machine) endRdmaRdCompl(msg *inbound) {
+func (m *Machine) endRdmaRdCompl(msg *inbound) error {
 	s := &m.src
 	a, n := s.advs.at(0), int(msg.Size)
 	final := n == a.left
@@ -490,26 +486,26 @@ func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	s.pol.sendSms = 0
 	m.checkCancel()
 	m.noteHint(msg.Flags) // only RdmaRdCompl and RdmaWrCompl carry the hint [SDP-6.1.2-12]
+	return nil
 }
 
 // beginSendSm checks a SendSm, which refers to the oldest open SrcAvail.
-func (m *Machine) beginSendSm(msg *inbound) bool {
+func (m *Machine) beginSendSm(msg *inbound) error {
 	m.stats.RecvSendSms++
 	if m.src.advs.len() == 0 { // [SDP-9.2-16]
-		m.violation("SDP-9.2-16", msg.MID, "no SrcAvail is open")
-		return false
+		return violation("SDP-9.2-16", msg.MID, "no SrcAvail is open")
 	}
-	return true
+	return nil
 }
 
 // endSendSm forces the rest of the oldest open SrcAvail to Data, as the peer wants [SDP-9.2-24]
 // [SDP-9.5.2.1-5]. If the SendSm answers a cancel, it ends all SrcAvails instead.
-func (m *Machine) endSendSm(msg *inbound) {
+func (m *Machine) endSendSm(msg *inbound) error {
 	s := &m.src
 	if s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) { // [SDP-9.5.4-11]
 		m.revokeAdvs()
 		m.settleCancel()
-		return
+		return nil
 	}
 	// A SendSm from before the cancel ends its SrcAvail in the normal way. [D-31]
 	w := s.written()
@@ -522,44 +518,40 @@ func (m *Machine) endSendSm(msg *inbound) {
 	}
 	m.noteSendSm() // [D-39]
 	m.checkCancel()
+	return nil
 }
 
 // endSinkAvail handles the advertisement of a SinkAvail, which may be stale. The payload of the
 // SinkAvail was accepted before, and counts even if the advertisement is stale. [SDP-9.5.1-10]
-func (m *Machine) endSinkAvail(msg *inbound) {
+func (m *Machine) endSinkAvail(msg *inbound) error {
 	s := &m.src
 	m.stats.RecvBytesTransact += uint64(msg.n)
 	if msg.VA+uint64(msg.Size) < msg.VA {
-		m.violation("SDP-6.3.3.1-1", msg.MID, "buffer beyond the address space")
-		return
+		return violation("SDP-6.3.3.1-1", msg.MID, "buffer beyond the address space")
 	}
 	m.stats.RecvSinkAvails++
 	if s.disSent { // our DisConn makes the SinkAvail void, which the peer knows [SDP-8.2.1-15]
-		return
+		return nil
 	}
 	nd := serial(msg.NonDiscards)
 	if s.mode != sdpwire.Pipelined {
 		if !s.leaving {
-			m.violation("SDP-12-10", msg.MID, "in %v Mode", s.mode)
-			return
+			return violation("SDP-12-10", msg.MID, "in %v Mode", s.mode)
 		}
-		m.lateSinkAvail(nd, msg)
-		return
+		return m.lateSinkAvail(nd, msg)
 	}
 	if s.count.less(nd) { // [D-24]
-		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count)
-		return
+		return violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count)
 	}
 	// A message with payload has crossed the SinkAvail. [SDP-9.5.1-3] [SDP-9.5.1-9] This is checked
 	// before all else. [SDP-11.3-10]
 	if nd != s.count {
 		s.count--
 		m.stats.StaleSinkAvails++
-		return
+		return nil
 	}
 	if s.avail.len()+m.snk.adverts.len() >= m.p.MaxAdverts { // [SDP-6.2.1.3-1] [D-15]
-		m.violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", m.p.MaxAdverts)
-		return
+		return violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", m.p.MaxAdverts)
 	}
 	s.avail.push(sinkOffer{size: int(msg.Size), stag: msg.STag, to: msg.VA})
 	// The peer has discarded the open SrcAvails [SDP-11.3-12]; bytes that do not fit into the
@@ -567,15 +559,16 @@ func (m *Machine) endSinkAvail(msg *inbound) {
 	m.stats.Overrides += uint64(s.advs.len())
 	m.revokeAdvs()
 	m.checkCancel()
+	return nil
 }
 
 // lateSinkAvail handles a SinkAvail that the peer sent before it received our ModeChange to
 // Combined. [SDP-12.4-7] [D-26]
-func (m *Machine) lateSinkAvail(nd serial, msg *inbound) {
+func (m *Machine) lateSinkAvail(nd serial, msg *inbound) error {
 	s := &m.src
 	switch {
 	case s.count0.less(nd):
-		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count0)
+		return violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count0)
 	case nd != s.count0: // the SinkAvail was stale before the change
 		s.count0--
 		s.count--
@@ -585,6 +578,7 @@ func (m *Machine) lateSinkAvail(nd serial, msg *inbound) {
 		// [SDP-12.4-6]
 		m.reissue()
 	}
+	return nil
 }
 
 // reissue returns the writes of all SrcAvails sent before the ModeChange to the queue, because the
@@ -602,7 +596,7 @@ func (m *Machine) reissue() {
 // endSinkAvailCancel makes all SinkAvails void that were not written to. [SDP-9.5.5-2] A partly
 // written SinkAvail ends by RdmaWrCompl, which pump sends before the SinkCancelAck. [SDP-9.5.5-3]
 // [SDP-9.5.5-5] [SDP-9.5.5-6]
-func (m *Machine) endSinkAvailCancel(*inbound) {
+func (m *Machine) endSinkAvailCancel(*inbound) error {
 	s := &m.src
 	keep := 0
 	if s.avail.len() > 0 {
@@ -621,4 +615,5 @@ func (m *Machine) endSinkAvailCancel(*inbound) {
 		// [D-36]
 		s.ackOwed = true
 	}
+	return nil
 }

@@ -79,19 +79,19 @@ func (m *Machine) quiesce() {
 }
 
 // endSuspComm handles the peer's request to move the connection. [SDP-13.1-1]
-func (m *Machine) endSuspComm(msg *inbound) {
+func (m *Machine) endSuspComm(msg *inbound) error {
 	u := &m.sus
 	switch {
 	case m.life == lifeSuspSent && m.p.Role == Accepting:
 		u.peerDone = true
-		return // the requests have crossed, and ours takes precedence [SDP-13.1.2-1] [D-54]
+		return nil // the requests have crossed, and ours takes precedence [SDP-13.1.2-1] [D-54]
 	case m.p.NoSuspend, int(msg.Port) < m.p.MinSuspendPort, m.tooOften(): // [D-55]
-		m.abort(ErrNoSuspend)
-		return
+		return ErrNoSuspend
 	}
 	u.retry = u.local // [SDP-13.1.2-2] [SDP-13.1.2-3]
 	u.remote, u.peerPort, u.peerDone = true, msg.Port, true
 	m.beginSuspend()
+	return nil
 }
 
 // tooOften reports whether the peer has suspended more often within a minute than allowed. If not,
@@ -111,19 +111,19 @@ func (m *Machine) tooOften() bool {
 }
 
 // beginSuspCommAck checks a SuspCommAck: it must answer a SuspComm.
-func (m *Machine) beginSuspCommAck(msg *inbound) bool {
+func (m *Machine) beginSuspCommAck(msg *inbound) error {
 	if m.life != lifeSuspSent {
-		m.violation("SDP-13.1.1-6", msg.MID, "nothing was asked")
-		return false
+		return violation("SDP-13.1.1-6", msg.MID, "nothing was asked")
 	}
-	return true
+	return nil
 }
 
 // endSuspCommAck ends the current connection, on which the peer sends no more messages.
-func (m *Machine) endSuspCommAck(*inbound) {
+func (m *Machine) endSuspCommAck(*inbound) error {
 	m.do(Action{Op: OpSuspended})
 	m.sus.local = false
 	m.quiesce()
+	return nil
 }
 
 // Suspended reports whether the machine waits for Resume.

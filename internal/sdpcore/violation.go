@@ -33,6 +33,14 @@ var (
 	ErrWriteClosed = errors.New("sdp: write after close")                        // [SDP-8.2.1-2]
 )
 
+// violation returns the Violation of a rule by a message of type mid.
+func violation(row string, mid sdpwire.MID, format string, args ...any) error {
+	return &Violation{Row: row, MID: mid, What: fmt.Sprintf(format, args...)}
+}
+
+// errVoid is returned for a message without effect. It never leaves the package.
+var errVoid = errors.New("sdp: void message")
+
 // wireViolation returns the Violation for an error of sdpwire.Parse.
 func wireViolation(mid sdpwire.MID, err error) *Violation {
 	row := "SDP-8.2.2-6"
