@@ -47,7 +47,6 @@ var rules = []rule{
 	{"portmap", []string{"registry", "internal/wire/portmapwire", "internal/..."}, protocol},
 	{"internal/status", []string{"iwarp", "sdp", "vi"}, protocol},
 	{"debug", []string{"iwarp", "sdp", "vi", "internal/status"}, protocol},
-	{"internal/rping", []string{"iwarp", "internal/..."}, protocol},
 
 	{"iwarp", []string{"samehost", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap", "internal/..."}, engine},
 	{"vi", []string{"samehost", "internal/..."}, engine},

@@ -23,7 +23,7 @@ import (
 // speaking are the directories whose messages users may see.
 var speaking = []string{"cmd/viaduct", "iwarp", "vitcp", "fcvi", "sdp", "vi", "roce", "portmap",
 	"registry", "samehost", "internal/fc", "internal/frameio",
-	"internal/sdpcore", "internal/sock", "internal/rping", "internal/viplconf"}
+	"internal/sdpcore", "internal/sock", "internal/viplconf"}
 
 // TestMessagesNameNoFields: no message to the user names a field of a Go type.
 func TestMessagesNameNoFields(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/rping"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
-	"viaduct/internal/rping"
 	"viaduct/internal/status"
 	"viaduct/iwarp"
 )

@@ -18,7 +18,7 @@ import (
 // TestReplay replays recorded clients of Linux to our server, and recorded servers to our client.
 // The replay replaces the recorded buffer addresses by ours, and sends all other bytes as recorded.
 func TestReplay(t *testing.T) {
-	files, _ := filepath.Glob("../../interop/testdata/siw-rping-*.pcap")
+	files, _ := filepath.Glob("../../../../interop/testdata/siw-rping-*.pcap")
 	if len(files) < 5 {
 		t.Fatal(files)
 	}
