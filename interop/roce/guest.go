@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"viaduct/interop/internal/qemu"
 )
 
 //go:embed guest/init
@@ -211,12 +213,8 @@ const bootLimit = 5 * time.Minute
 // waits until the guest accepts commands.
 func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, error) {
 	g := &guest{exited: make(chan struct{}), console: filepath.Join(dir, "console"), address: address}
-	accel := []string{"-accel", "tcg", "-cpu", "max"}
-	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
-		f.Close()
-		accel = []string{"-accel", "kvm", "-cpu", "host"}
-	}
-	args := append(accel, "-machine", "pc", "-smp", "1", "-m", "384", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none",
+	acc := qemu.Choose(ctx)
+	args := append([]string{"-accel", acc.Accel, "-cpu", acc.CPU}, "-machine", "pc", "-smp", "1", "-m", "384", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none",
 		"-kernel", im.kernel, "-initrd", im.initrd, "-append", "console=ttyS0 quiet panic=-1 mitigations=off rdinit=/init viaduct.ip="+address+"/24",
 		"-chardev", "file,id=console,path="+g.console, "-serial", "chardev:console", "-device", "virtio-rng-pci",
 		"-netdev", "tap,id=n0,ifname="+tap+",script=no,downscript=no,vnet_hdr=off", "-device", "virtio-net-pci,netdev=n0,romfile=,host_mtu=9000",

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"viaduct/interop/internal/qemu"
 )
 
 // A machine holds the parameters of a guest.
@@ -51,7 +53,7 @@ type result struct {
 const bootLimit = 5 * time.Minute
 
 // boot starts a guest in dir and waits until the guest serves commands.
-func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string) (*guest, error) {
+func boot(ctx context.Context, im *image, m machine, acc qemu.Accelerator, dir string) (*guest, error) {
 	g := &guest{console: filepath.Join(dir, m.name+".console"), exited: make(chan struct{}), wait: make(map[string]chan result)}
 	// QEMU connects the control line to our listening socket, so that the line is connected from
 	// the start.
@@ -64,7 +66,7 @@ func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string
 
 	// The kernel must not report a lockup where only the emulator waited for a processor of the host.
 	appendix := fmt.Sprintf("console=ttyS0 quiet panic=-1 mitigations=off no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 rdinit=/init viaduct.ip=%s viaduct.gw=%s", m.address, m.gateway)
-	args := []string{"-machine", "pc", "-accel", acc.accel, "-cpu", acc.cpu, "-smp", strconv.Itoa(m.cpus), "-m", "1024",
+	args := []string{"-machine", "pc", "-accel", acc.Accel, "-cpu", acc.CPU, "-smp", strconv.Itoa(m.cpus), "-m", "1024",
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none",
 		"-kernel", im.kernel, "-initrd", im.initrd, "-append", appendix,
 		"-chardev", "file,id=console,path=" + g.console, "-serial", "chardev:console",

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"viaduct/interop/internal/qemu"
 )
 
 func main() {
@@ -89,8 +91,8 @@ func (o *options) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	acc := chooseAccelerator(ctx)
-	o.logf("guest: processor by %s", acc.accel)
+	acc := qemu.Choose(ctx)
+	o.logf("guest: processor by %s", acc.Accel)
 	if o.record {
 		return o.recordAll(ctx, im, acc, dir)
 	}
@@ -98,7 +100,7 @@ func (o *options) run(ctx context.Context) error {
 }
 
 // test runs all conversations with one guest at a time, and then checks the captures.
-func (o *options) test(ctx context.Context, im *image, acc accelerator, dir string) error {
+func (o *options) test(ctx context.Context, im *image, acc qemu.Accelerator, dir string) error {
 	if o.viaduct == "" {
 		o.viaduct = filepath.Join(dir, "viaduct")
 		build := exec.CommandContext(ctx, "go", "build", "-o", o.viaduct, "viaduct/cmd/viaduct")

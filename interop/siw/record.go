@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"viaduct/interop/internal/perftest"
+	"viaduct/interop/internal/qemu"
 )
 
 // A recording is a conversation between two guests, stored for replay.
@@ -39,7 +40,7 @@ const (
 
 // recordAll runs the recordings between two connected guests, and writes their captures to
 // interop/testdata.
-func (o *options) recordAll(ctx context.Context, im *image, acc accelerator, dir string) error {
+func (o *options) recordAll(ctx context.Context, im *image, acc qemu.Accelerator, dir string) error {
 	if err := need("tshark"); err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ const ourSize, ourCount = 2000, 6
 
 // recordOurs runs the recordings of ours in a guest, and writes the packets of each to testdata. It
 // selects the packets by the server's port.
-func (o *options) recordOurs(ctx context.Context, im *image, acc accelerator, dir, testdata string) error {
+func (o *options) recordOurs(ctx context.Context, im *image, acc qemu.Accelerator, dir, testdata string) error {
 	r := &runner{options: o, image: im, acc: acc, dir: dir, begin: time.Now()}
 	if err := r.boot(ctx); err != nil {
 		return err

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"viaduct/interop/internal/qemu"
 )
 
 // A mode determines how siw is loaded, and how viaduct is started.
@@ -54,7 +56,7 @@ const (
 type runner struct {
 	*options
 	image *image
-	acc   accelerator
+	acc   qemu.Accelerator
 	dir   string
 
 	guest    *guest
@@ -89,7 +91,7 @@ func (r *runner) boot(ctx context.Context) (err error) {
 	if !r.nvmeOnly { // the traffic of disks is too large for a capture
 		capture = filepath.Join(r.dir, name+".pcap")
 	}
-	cpus := r.acc.cpus
+	cpus := r.acc.CPUs
 	if r.nvmeOnly { // so that the guest opens two queues
 		cpus = 2
 	}

@@ -1,4 +1,5 @@
-package main
+// Package qemu chooses how QEMU runs the guests of the programs in interop.
+package qemu
 
 import (
 	"context"
@@ -8,34 +9,34 @@ import (
 	"time"
 )
 
-// An accelerator determines how QEMU runs the guest's processors.
-type accelerator struct {
-	accel, cpu string
-	cpus       int
+// An Accelerator determines how QEMU runs a guest's processors.
+type Accelerator struct {
+	Accel, CPU string // values of the options -accel and -cpu
+	CPUs       int
 }
 
-// emulated is the accelerator TCG, QEMU's own translator, always available. The guest gets one
+// Emulated is the accelerator TCG, QEMU's own translator, always available. The guest gets one
 // processor, because with two, siw occasionally sends correct data with a wrong CRC.
-var emulated = accelerator{"tcg", "max", 1}
+var Emulated = Accelerator{"tcg", "max", 1}
 
-// chooseAccelerator returns KVM if it works, and otherwise emulated. The existence of /dev/kvm is
+// Choose returns KVM if it works, and otherwise Emulated. The existence of /dev/kvm is
 // not enough, because an ordinary kernel hangs after decompressing if KVM has no hardware support.
 // Therefore the module for the processor must be loaded, and QEMU must start with KVM.
-func chooseAccelerator(ctx context.Context) accelerator {
+func Choose(ctx context.Context) Accelerator {
 	if !exists("/sys/module/kvm_intel") && !exists("/sys/module/kvm_amd") {
-		return emulated
+		return Emulated
 	}
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {
-		return emulated
+		return Emulated
 	}
 	f.Close()
 	for _, cpu := range []string{"host", "host,-arch-capabilities"} { // some hosts refuse "host"
 		if probe(ctx, cpu) {
-			return accelerator{"kvm", cpu, 2}
+			return Accelerator{"kvm", cpu, 2}
 		}
 	}
-	return emulated
+	return Emulated
 }
 
 // probe reports whether QEMU starts with KVM and the given processor. It starts QEMU with the
