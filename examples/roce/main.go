@@ -61,13 +61,11 @@ func main() {
 	fmt.Printf("wrote and read back %q\n", back)
 }
 
-// meet connects qp with the queue pair of the other side, and returns the address of the memory
-// lent by the other side.
+// meet connects qp with the other side's queue pair, and returns the address of the lent memory.
 func meet(c net.Conn, qp *roce.QueuePair, mr *roce.MemoryRegion) (r *bufio.Reader, far roce.RemoteAddr) {
-	own, peer := qp.Local(), roce.Endpoint{}
+	own, peer, addr := qp.Local(), roce.Endpoint{}, ""
 	fmt.Fprintln(c, own.Addr, own.QPN, own.PSN, mr.Key(), mr.Addr())
 	r = bufio.NewReader(c)
-	var addr string
 	_, err := fmt.Fscanln(r, &addr, &peer.QPN, &peer.PSN, &far.Key, &far.Addr)
 	check(err)
 	peer.Addr = netip.MustParseAddr(addr)
