@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -22,7 +24,7 @@ const asRXEBlocked = "VIADUCT_TEST_RXE_BLOCKED"
 
 // A program's calls are answered while one of the program's requests waits for memory. Here the
 // memory depends on a call: userfaultfd provides the memory only after a command on another device
-// file.
+// file. A single short request never waits, and is complete when its call returns.
 func TestRXEBlockedMemory(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRXEBlocked+"=1", os.Args[0])
@@ -35,7 +37,8 @@ func TestRXEBlockedMemory(t *testing.T) {
 }
 
 func rxeBlocked() error {
-	mem, err := unix.Mmap(-1, 0, 2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	const n = 2 * page // the bytes after the first page, which are absent at first
+	mem, err := unix.Mmap(-1, 0, page+n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return err
 	}
@@ -52,18 +55,46 @@ func rxeBlocked() error {
 	if err := e.connect(e.qpn); err != nil {
 		return err
 	}
-	fd, err := newUserfault(at+page, page)
+	brief := rxeRequest{n: 8, addr: at, key: e.key, raddr: at + 8, rkey: e.key}
+	for range 2000 {
+		if err := e.post(brief); err != nil {
+			return fmt.Errorf("doorbell: %w", err)
+		}
+		if atomic.LoadUint32(wordAt(e.cq, rxeProducerAt)) == e.taken {
+			return errors.New("a single short request is executed after the answer")
+		}
+		if got, err := e.completions(1); err != nil || got[0] != 0 {
+			return fmt.Errorf("a single short request: %v, %w", got, err)
+		}
+	}
+	fd, err := newUserfault(at+page, n)
 	if err != nil {
 		fmt.Println("skipped:", err)
 		return nil
 	}
-	if err := unix.Madvise(mem[page:], unix.MADV_DONTNEED); err != nil {
+	// The few bytes of a single short request are read through /proc/PID/mem, where the read fails
+	// instead of waiting.
+	short, long := rxeRequest{n: 8, addr: at + page, key: e.key, raddr: at, rkey: e.key}, brief
+	long.n, long.addr, long.raddr = n, at+page, at+page
+	for _, rs := range [][]rxeRequest{{short, short}, {long}} {
+		if err := unix.Madvise(mem[page:], unix.MADV_DONTNEED); err != nil {
+			return err
+		}
+		if err := rxeBlockedPost(e, other, fd, at+page, n, rs); err != nil {
+			return fmt.Errorf("%d requests of %d bytes: %w", len(rs), rs[0].n, err)
+		}
+	}
+	if err := errors.Join(e.endObjects(), other.endObjects()); err != nil {
 		return err
 	}
-	// There are two requests, because the few bytes of a single request are read through
-	// /proc/PID/mem, where the read fails instead of waiting.
-	r := rxeRequest{n: 8, addr: at + page, key: e.key, raddr: at, rkey: e.key}
-	if err := e.post(r, r); err != nil {
+	fmt.Println("done")
+	return nil
+}
+
+// rxeBlockedPost posts requests that read the n absent bytes at addr, and provides the memory after
+// a command of another end.
+func rxeBlockedPost(e, other *rxeEnd, fd int, addr, n uint64, rs []rxeRequest) error {
+	if err := e.post(rs...); err != nil {
 		return fmt.Errorf("doorbell: %w", err)
 	}
 	// The page fault shows that the request waits for the memory.
@@ -71,6 +102,7 @@ func rxeBlocked() error {
 	if n, err := sock.Poll(p, 60_000); n != 1 {
 		return fmt.Errorf("nothing reads the memory: %v", err)
 	}
+	unix.Read(fd, make([]byte, 1024)) // the faults that are reported
 	began := time.Now()
 	if _, err := other.state(); err != nil {
 		return fmt.Errorf("a command meanwhile: %w", err)
@@ -78,16 +110,13 @@ func rxeBlocked() error {
 	if d := time.Since(began); d > time.Minute {
 		return fmt.Errorf("a command took %v", d)
 	}
-	if err := zeroUserfault(fd, at+page, page); err != nil {
+	if err := zeroUserfault(fd, addr, n); err != nil {
 		return err
 	}
-	if got, err := e.completions(2); err != nil || got[0] != 0 || got[1] != 0 {
-		return fmt.Errorf("the request: %v, %w", got, err)
+	got, err := e.completions(len(rs))
+	if err != nil || slices.Max(got) != 0 {
+		return fmt.Errorf("completions: %v, %w", got, err)
 	}
-	if err := errors.Join(e.endObjects(), other.endObjects()); err != nil {
-		return err
-	}
-	fmt.Println("done")
 	return nil
 }
 

@@ -161,7 +161,9 @@ func (k *command) rxeModifyQP() {
 	}
 }
 
-// rxePostSend answers before it executes the requests, so that the program continues meanwhile.
+// rxePostSend answers before it executes the requests, so that the program continues meanwhile. It
+// executes a brief request first: the kernel wakes the program on the processor of this thread, and
+// a program that polls for the completion would take the processor from the request.
 func (k *command) rxePostSend() {
 	q, ok := k.rxeQP(8)
 	if !ok {
@@ -169,6 +171,11 @@ func (k *command) rxePostSend() {
 	}
 	if !q.Ready() {
 		k.fail(unix.EINVAL)
+		return
+	}
+	if q.Brief() {
+		q.Doorbell()
+		k.Return(k.count, 0)
 		return
 	}
 	k.Return(k.count, 0)

@@ -288,6 +288,50 @@ func (e *end) post(op Op, id uint64, fill func(b abi.Body)) {
 	e.qp.Doorbell()
 }
 
+// Brief is true for a single short request that is not begun.
+func TestBrief(t *testing.T) {
+	f := NewFabric()
+	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
+	connect(a, b, nil)
+	check := func(want bool, when string) {
+		t.Helper()
+		if got := a.qp.Brief(); got != want {
+			t.Errorf("%s: %v", when, got)
+		}
+	}
+	r := &a.qp.send.ring
+	put := func(op Op, fill func(b abi.Body)) {
+		i := r.produced()
+		e := abi.Body(r.slot(i))
+		clear(e)
+		e.Put32(12, uint32(op))
+		fill(e)
+		atomic.StoreUint32(r.index(producerAt), (i+1)&r.mask)
+	}
+	take := func() { atomic.StoreUint32(r.index(producerAt), r.consumed()) }
+	check(false, "no request")
+	put(OpWrite, one(1, briefMost, 2))
+	check(true, "the longest brief Write")
+	put(OpWrite, one(1, 8, 2))
+	check(false, "two Writes")
+	take()
+	put(OpWrite, one(1, briefMost+1, 2))
+	check(false, "a longer Write")
+	take()
+	put(OpRead, one(1, 8, 2))
+	check(true, "a short Read")
+	a.qp.send.mu.Lock()
+	check(false, "another goroutine works on the queue")
+	a.qp.send.mu.Unlock()
+	take()
+	put(OpSend, one(1, 0, 2))
+	a.qp.Doorbell()
+	a.begun()
+	check(false, "a Send that waits for a receive")
+	a.qp.Close()
+	check(false, "after Close")
+}
+
 // begun waits until the request at the head of the send queue is in progress. Another goroutine may
 // be working on the queue, and begins the requests of the caller, too.
 func (e *end) begun() {
