@@ -107,25 +107,6 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// matchAttributes applies the matching rule to the attributes of both ends. It returns the agreed
-// maximum message size in bytes, the smaller one, and Accepted. If the attributes do not match, the
-// size is 0 and reason says why. [FCVI-7.3-4] to [FCVI-7.3-8]
-func matchAttributes(a, b *iu.Attributes) (mts uint32, reason iu.Reason) {
-	switch {
-	case a.Reliability != b.Reliability || !a.Reliability.Valid():
-		return 0, iu.InvalidReliability
-	case a.Reliability == iu.ReliableReception && (a.MaxUnacked == 0 || b.MaxUnacked == 0) && !fault.On("fcvi-window-unchecked"): // [FCVI-7.3-3]
-		return 0, iu.InvalidReliability
-	case a.MaxTransfer == 0 || b.MaxTransfer == 0: // [FCVI-7.3-5]
-		return 0, iu.InvalidMTS
-	case a.QoS != b.QoS && a.QoS != (iu.QoS{}) && b.QoS != (iu.QoS{}): // [FCVI-7.3-6]
-		return 0, iu.InvalidQoS
-	case a.Reliability == iu.Unreliable && (a.Read || b.Read):
-		return 0, iu.InvalidRDMARead
-	}
-	return min(a.MaxTransfer, b.MaxTransfer), iu.Accepted
-}
-
 // [FCVI-6.10-1]
 func (c *conn) sendResp2(now fc.Time, reason iu.Reason, end bool) {
 	h := iu.Header{Op: iu.ConnectResp2, Handle: c.rHandle, Flags: c.mode.Flags(), MsgID: c.own.attempt,
@@ -149,12 +130,6 @@ func (c *conn) yielded(now fc.Time) {
 	}
 	c.timer.Stop()
 	c.setState(stConceded)
-}
-
-// beats reports whether our request wins the tie-break against the peer's request with the given
-// port name, discriminator and handle.
-func (c *conn) beats(name fc.WWN, disc []byte, handle uint32) bool {
-	return c.p.cfg.codec.Beats(uint64(c.p.np.Name()), uint64(name), c.local.Discriminator, disc, c.handle, handle)
 }
 
 // refused handles a negative RESP1: c gives up, or tries again after E_D_TOV if the reason may

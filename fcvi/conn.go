@@ -76,35 +76,15 @@ type leg struct {
 // time. All methods share one receiver, because one event may concern the set-up, messages in both
 // directions and the end. Each file has the methods of one subject.
 type conn struct {
-	p     *port
+	shared
 	state state
-	terms
 	setUp
 	holding
 	ending
 
-	up      consumer
-	traffic vi.Traffic // guarded by the station's lock
-	run     run
-	tx      txState
-	rx      rxState
-}
-
-// A terms holds the two ends of a connection and the agreed parameters.
-type terms struct {
-	handle    uint32
-	rHandle   uint32
-	remote    *fc.Remote
-	class     fc.Class
-	mode      iu.Mode
-	local     iu.NetAddress
-	want      iu.NetAddress // the peer's address: at the originator as called, at the responder as announced
-	attrs     iu.Attributes // ours
-	rattrs    iu.Attributes // the peer's
-	mts       uint32        // agreed maximum message size in bytes; 0 before the agreement
-	responder bool
-	security  []byte // security information in the peer's set-up payload
-	sec       []byte // security information in this side's set-up payload
+	run run
+	tx  txState
+	rx  rxState
 }
 
 // A setUp is the state of a connection being set up.
@@ -132,7 +112,6 @@ type holding struct {
 	stalled bool // the connection waits for room on its link
 	paused  bool // the consumer has not started, so arriving frames are stored
 	early   []earlyFrame
-	holds   bool // messages wait for a receive descriptor instead of failing
 }
 
 // An ending is the state of an ending connection.
@@ -145,7 +124,8 @@ type ending struct {
 }
 
 func (p *port) newConn(now fc.Time, mode iu.Mode) *conn {
-	c := &conn{p: p, terms: terms{mode: mode, class: fc.Class3}, setUp: setUp{deadline: fc.Never}}
+	c := &conn{shared: shared{p: p, terms: terms{mode: mode, class: fc.Class3}}, setUp: setUp{deadline: fc.Never}}
+	c.self = c
 	h, ok := p.handles.alloc(now, c)
 	if !ok {
 		return nil
@@ -192,32 +172,6 @@ func (c *conn) begin(now fc.Time) {
 	}
 	c.p.activate(c)
 	c.p.pump(now)
-}
-
-func (c *conn) reliable() bool { return c.attrs.Reliability != iu.Unreliable }
-
-func (c *conn) rr() bool { return c.attrs.Reliability == iu.ReliableReception }
-
-// recovers reports whether lost frames are recovered. In class 2 at a reliable level recovers
-// returns true, because the sender repeats unacknowledged frames. [FCVI 8.4]
-func (c *conn) recovers() bool { return c.class == fc.Class2 && c.reliable() }
-
-// ordered reports whether a missing frame counts as lost as soon as a later frame arrives. That
-// holds if the path keeps the order of frames and no frame is repeated.
-func (c *conn) ordered() bool { return c.p.np.InOrder() && !c.recovers() }
-
-// gap returns T_GAP, the time for which missing frames may be on the way. On an ordered path the
-// next frame shows a loss at once, or a probe does if there is no next frame. Waiting proves no
-// loss on such a path, because a link over TCP may be delayed for many seconds and then deliver
-// everything. [FCVI-8.4-10] [FCFS-2.10-4]
-func (c *conn) gap() time.Duration {
-	switch {
-	case c.recovers():
-		return c.p.np.RecoveryTime()
-	case c.ordered():
-		return c.p.ulpTimeout()
-	}
-	return c.p.np.EDTOV()
 }
 
 // setState enters state s, and panics if arrows has no such change. No other code assigns c.state.

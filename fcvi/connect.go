@@ -86,34 +86,6 @@ func (c *conn) lookUp(now fc.Time) {
 // is a local outcome and is never sent. [FCVI-5.9.7-10]
 const notReachable iu.Reason = 0xFF
 
-// capTransfer limits the offered message size to one Sequence of the frames both ports accept, with
-// either header size. [FCVI-5.7-4]
-func (c *conn) capTransfer() {
-	c.attrs.MaxTransfer = uint32(min(int64(c.attrs.MaxTransfer), fc.MaxSeqCount*int64(c.payloadFor(iu.WriteRqst))))
-}
-
-// fits reports whether a set-up IU with n bytes of payload and this side's security information
-// fits the receive data field of the peer's port. Without security information the IU always fits.
-// [FCVI-6.8-4]
-func (c *conn) fits(n int) bool {
-	return iu.LongLen+n+len(c.sec) <= min(fc.MaxData, c.remote.RxSize)
-}
-
-// matches reports whether a peer's request, from theirLocal to theirWant, matches c. It is false
-// unless c is peer-to-peer. [FCVI-5.3.3-4]
-func (c *conn) matches(theirWant, theirLocal iu.NetAddress) bool {
-	return c.mode == iu.PeerToPeer && c.want.Equal(theirLocal) && sameLocal(c.local, theirWant)
-}
-
-// sameLocal reports whether ours, an address of this side, is the called one. If ours has no host
-// part, only the discriminators are compared.
-func sameLocal(ours, called iu.NetAddress) bool {
-	if ours.HostLen == 0 {
-		return string(ours.Discriminator) == string(called.Discriminator)
-	}
-	return ours.Equal(called)
-}
-
 // adopt moves the peer's request and Exchange from the held endpoint h to c, and releases h.
 func (c *conn) adopt(now fc.Time, h *conn) {
 	c.remote, c.class, c.rHandle, c.rattrs, c.initRx, c.security = h.remote, h.class, h.rHandle,

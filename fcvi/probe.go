@@ -25,9 +25,6 @@ type proof struct {
 	oxid  uint16
 }
 
-// probes reports whether both ends support probes.
-func (c *conn) probes() bool { return c.attrs.Proves && c.rattrs.Proves && c.reliable() }
-
 // isProbe reports whether h is the header of a probe.
 func isProbe(h *iu.Header) bool {
 	return h.Op == iu.ReadRqst && h.Total == 0 && h.RmtHandle == 0 && h.RmtVA == 0

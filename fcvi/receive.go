@@ -30,7 +30,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 		if !c.proveAgain(f, h) {
 			p.stats.LateFrames++
 		}
-	case ahead >= c.rxWindow(): // D8 [FCVI-8.4-9]
+	case ahead >= c.recvWindow(): // D8 [FCVI-8.4-9]
 		p.stats.WindowFull++
 		if c.reliable() {
 			c.fail(now, iu.PortResources, r.mexp, true)
@@ -49,7 +49,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 			p.stats.LateFrames++
 		}
 		return
-	case r.front-r.mexp >= c.rxWindow(): // too many messages wait for receive descriptors
+	case r.front-r.mexp >= c.recvWindow(): // too many messages wait for receive descriptors
 		p.stats.WindowFull++
 		if c.reliable() {
 			c.fail(now, iu.NoRecvDesc, r.mexp, true)
@@ -82,7 +82,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 	if r.mexp == r.front {
 		r.mexp, r.front = h.MsgID, h.MsgID
-	} else if !r.skip(h.MsgID, c.rxWindow()) {
+	} else if !r.skip(h.MsgID, c.recvWindow()) {
 		p.stats.WindowFull++
 		return
 	}
@@ -234,14 +234,14 @@ func (c *conn) gapExpired(now fc.Time) {
 		p.stats.Discarded++
 		r.reset(m)
 	}
-	for id := r.mexp + 1; id-r.mexp < c.rxWindow(); id++ {
+	for id := r.mexp + 1; id-r.mexp < c.recvWindow(); id++ {
 		if r.ahead(id) != nil {
 			next = id
 			break
 		}
 	}
 	r.mexp = next
-	if r.front-r.mexp >= c.rxWindow() {
+	if r.front-r.mexp >= c.recvWindow() {
 		r.front = r.mexp
 	}
 	c.deliver(now)

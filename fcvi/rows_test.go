@@ -298,7 +298,7 @@ func TestMatches(t *testing.T) {
 		{iu.PeerToPeer, anyHost, y, other, y, true},
 		{iu.PeerToPeer, anyHost, y, iu.IPAddress(addrOf(1), []byte("x")), y, false},
 	} {
-		c := &conn{terms: terms{mode: v.mode, local: v.local, want: v.want}}
+		c := &terms{mode: v.mode, local: v.local, want: v.want}
 		if got := c.matches(v.called, v.calling); got != v.match {
 			t.Errorf("%v, %v to %v, called as %v by %v: %v", v.mode, v.local, v.want, v.called, v.calling, got)
 		}

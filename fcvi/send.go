@@ -157,11 +157,6 @@ func (c *conn) startMessage(now fc.Time) bool {
 	return false
 }
 
-// sendWindow returns how many requests may be unanswered, or in class 2 unacknowledged. [FCVI-E-1]
-func (c *conn) sendWindow() int {
-	return min(c.p.cfg.maxUnacked, max(1, int(c.rattrs.MaxUnacked)), int(c.rxWindow()))
-}
-
 // drain ends the connection because a local descriptor is in error. drain first waits until the
 // requests before the descriptor are answered, or in class 2 acknowledged, so that they complete
 // with success.

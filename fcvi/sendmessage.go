@@ -207,9 +207,3 @@ func (c *conn) sentMessage(now fc.Time) {
 	}
 	c.up.finish(&t.cur, 0) // [FCVI-3-6]
 }
-
-// payloadFor returns the largest IU payload fitting into a frame to the peer, the P of the
-// standard. [FCVI-5.7-3] [FCVI-5.7-2]
-func (c *conn) payloadFor(o iu.Opcode) int {
-	return (min(fc.MaxData, c.remote.RxSize) - o.HeaderLen()) &^ 3
-}

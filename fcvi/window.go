@@ -106,19 +106,3 @@ func (r *rxState) skip(id, window iu.MsgID) bool {
 func (r *rxState) abandon() {
 	r.win, r.hold, r.waiting = nil, 0, false
 }
-
-// rxWindow returns the number of messages the receive stream can store, including the expected
-// message. [FCVI-8.4-6]
-func (c *conn) rxWindow() iu.MsgID {
-	if c.ordered() {
-		return LimitMaxUnacked
-	}
-	return window
-}
-
-// maxHold returns the maximum number of bytes a connection stores because the bytes can't be placed
-// yet: on an out-of-order fabric, or while a receive descriptor is missing. A sender leaves at most
-// maxHold bytes unanswered.
-func (c *conn) maxHold() int {
-	return min(64<<20, max(16<<20, 32*int(c.mts)))
-}
