@@ -443,5 +443,5 @@ func (c *conn) aborted(now fc.Time, oxid uint16) bool {
 		}
 		return true
 	}
-	return c.abortedMessage(now, oxid)
+	return c.abortedMessage(oxid)
 }

@@ -1,6 +1,8 @@
 package fcvi
 
 import (
+	"slices"
+
 	"viaduct/internal/fc"
 	"viaduct/internal/wire/iu"
 	"viaduct/vi"
@@ -24,26 +26,71 @@ type answer struct {
 	probe  bool // the response answers a probe, so the traffic counters leave it out
 }
 
-func (c *conn) answer(a answer) {
-	c.tx.answers.push(a)
-	c.p.activate(c)
+// An answers has the responses that an endpoint must send to the requests of the peer. Messages
+// whose response was lost get it again only if they are probes.
+type answers struct {
+	*shared
+	fifo[answer]
+	turn bool // the turn of a response; responses and requests alternate
 }
 
-// sendAnswer sends the next frames of the first response in line, at most room frames, and returns
+func (q *answers) add(a answer) {
+	q.push(a)
+	q.wake()
+}
+
+// has reports whether an answer on Exchange oxid is queued.
+func (q *answers) has(oxid uint16) bool {
+	return slices.ContainsFunc(q.all(), func(a answer) bool { return a.oxid == oxid })
+}
+
+// reads returns the number of queued answers to RDMA Reads.
+func (q *answers) reads() (n int) {
+	for i := range q.len() {
+		if q.at(i).op == iu.ReadResp {
+			n++
+		}
+	}
+	return n
+}
+
+// refuse queues an ERR response to m, and returns the failure that ends the connection at this
+// side. [FCVI-5.2.2-9] [FCVI-5.2.4-5]
+func (q *answers) refuse(m *rxMsg, reason iu.Reason) *failure {
+	q.push(answer{op: m.h.Op.Response(), id: m.h.MsgID, flags: iu.FlagErr,
+		status: iu.Status{Reason: reason}.Param(), oxid: m.oxid, rxid: m.rxid})
+	return &failure{reason: reason, msg: m.h.MsgID, named: true, orderly: true, answered: true}
+}
+
+// withdraw drops the answers to RDMA Reads, because their memory must not be accessed after the end
+// of the connection. Answers without data are still sent.
+func (q *answers) withdraw() {
+	n := 0
+	all := q.all()
+	for _, a := range all {
+		if a.op != iu.ReadResp || a.flags&iu.FlagErr != 0 {
+			all[n] = a
+			n++
+		}
+	}
+	q.truncate(n)
+}
+
+// send sends the next frames of the first response in line, at most room frames, and returns
 // their number. At least one response must be queued. [FCVI-5.2.5-5]
-func (c *conn) sendAnswer(now fc.Time, room int) int {
-	t, p := &c.tx, c.p
-	a := t.answers.at(0)
+func (q *answers) send(now fc.Time, room int) (sent int, fail *failure) {
+	p := q.p
+	a := q.at(0)
 	first := !a.begun
 	if first {
 		a.begun = true
-		a.seq = c.remote.NextSeqID()
+		a.seq = q.remote.NextSeqID()
 	}
 	h := &p.hdr
-	*h = iu.Header{Handle: c.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status} // [FCVI-5.9.6-3] [FCVI-6.3-1] [FCVI-6.5-1]
+	*h = iu.Header{Handle: q.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status} // [FCVI-5.9.6-3] [FCVI-6.3-1] [FCVI-6.5-1]
 	var payload []byte
 	use := iu.Use{Last: true}
-	frames, size := 1, c.payloadFor(a.op)
+	frames, size := 1, q.payloadFor(a.op)
 	if a.n > 0 { // a READ_RESP [FCVI-5.2.4-3]
 		frames, use.Last = before(int(a.n-a.off), size, room)
 		n := frames * size
@@ -51,18 +98,15 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 			n = int(a.n - a.off)
 		}
 		var ok bool
-		payload, ok = c.up.fetch(a.mh, a.va, a.n, a.off, n, p.scratch[:min(n, size)])
+		payload, ok = q.up.fetch(a.mh, a.va, a.n, a.off, n, p.scratch[:min(n, size)])
 		if !ok {
 			// The region was deregistered after the request was checked.
-			bad := *a
-			c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
-			if bad.off == 0 {
-				c.answerError(now, &rxMsg{h: iu.Header{Op: iu.ReadRqst, MsgID: bad.id}, oxid: bad.oxid, rxid: bad.rxid},
-					iu.RDMAReadProt)
-			} else {
-				c.fail2(now, iu.PortInternal, true)
+			q.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
+			if a.off != 0 {
+				return 1, &failure{reason: iu.PortInternal, orderly: true}
 			}
-			return 1
+			return 1, q.refuse(&rxMsg{h: iu.Header{Op: iu.ReadRqst, MsgID: a.id}, oxid: a.oxid, rxid: a.rxid},
+				iu.RDMAReadProt)
 		}
 	}
 	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(a.op)), p.cfg.codec.DFCtl(a.op), fc.FCtl(p.cfg.codec.FCtl(a.op, use)))
@@ -70,75 +114,32 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	f.Opt, f.Payload = p.cfg.codec.AppendHeader(p.opt[:0], h), payload
 	f.Param = a.off // relative offset, which is 0 without data
 	if use.Last {   // step has checked that the other port can receive
-		p.np.Send(now, c.remote, c.class, first, f)
+		p.np.Send(now, q.remote, q.class, first, f)
 	} else {
 		frames = len(payload) / size
 		payload = payload[:frames*size]
-		p.np.SendRun(now, c.remote, c.class, first, f, size, payload)
+		p.np.SendRun(now, q.remote, q.class, first, f, size, payload)
 	}
 	a.cnt += uint16(frames)
 	a.off += uint32(len(payload))
 	p.stats.SentBytes += uint64(len(payload))
-	c.traffic.SentBytes += uint64(len(payload))
+	q.traffic.SentBytes += uint64(len(payload))
 	if use.Last {
 		p.stats.SentIUs++
 		if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && !a.probe {
-			c.traffic.ServedReads++
+			q.traffic.ServedReads++
 		}
-		t.answers.drop(1)
+		q.drop(1)
 	}
-	return frames
+	return frames, nil
 }
 
-// serveRead checks the memory range named by an RDMA Read, and queues the answer. If the check
-// fails, serveRead ends the connection and returns false. A Read consumes no receive descriptor.
-// [FCVI-5.2.4-2] [VIA-4.3-1]
-func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
-	h := &m.h
-	reads := 0
-	for i := range c.tx.answers.len() {
-		if c.tx.answers.at(i).op == iu.ReadResp {
-			reads++
-		}
-	}
-	allowed, probe := true, isProbe(h)
-	if !probe {
-		allowed = c.up.check(h.RmtHandle, h.RmtVA, h.Total, false)
-	}
-	switch {
-	case h.Flags&iu.FlagRspRqd == 0 || reads >= max(1, int(c.attrs.MaxReads)):
-		c.violation(now, h.MsgID)
-		return false
-	case !allowed:
-		c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
-		reason := iu.RDMAReadProt
-		if !c.attrs.Read {
-			reason = iu.RDMAReadOff
-		}
-		c.answerError(now, m, reason)
+// proveAgain answers a repeated probe. It returns false if the frame is no probe, or if an answer
+// is still queued. Every message before the probe was delivered; only the answer was lost.
+func (q *answers) proveAgain(f *fc.Frame, h *iu.Header) bool {
+	if !isProbe(h) || h.Flags&iu.FlagRspRqd == 0 || q.len() > 0 {
 		return false
 	}
-	c.p.stats.DeliveredMessages++
-	if !probe {
-		c.traffic.ReceivedMessages++
-	}
-	a := answer{op: iu.ReadResp, id: h.MsgID, oxid: m.oxid, rxid: m.rxid, va: h.RmtVA, mh: h.RmtHandle, n: h.Total, probe: probe}
-	if c.rx.unasked { // this answer also answers the streamed messages before it
-		a.flags |= iu.FlagCum
-		c.rx.unasked = false
-	}
-	c.answer(a)
+	q.add(answer{op: iu.ReadResp, id: h.MsgID, oxid: f.OXID, rxid: q.p.rxid(f), probe: true})
 	return true
-}
-
-// answerError queues an ERR response and ends the connection at this side. The originator then
-// disconnects; otherwise this side does after R_A_TOV. [FCVI-5.2.2-9] [FCVI-5.2.4-5]
-func (c *conn) answerError(now fc.Time, m *rxMsg, reason iu.Reason) {
-	c.rx.failed, c.rx.failedID = reason, m.h.MsgID
-	c.tx.answers.push(answer{op: m.h.Op.Response(), id: m.h.MsgID, flags: iu.FlagErr,
-		status: iu.Status{Reason: reason}.Param(), oxid: m.oxid, rxid: m.rxid})
-	c.breakNow(now, true)
-	c.setState(stError)
-	c.timer.Set(now + c.p.np.RATOV())
-	c.p.activate(c)
 }

@@ -1,7 +1,6 @@
 package fcvi
 
 import (
-	"viaduct/internal/fc"
 	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
@@ -12,74 +11,67 @@ type ackWait struct {
 	id       iu.MsgID
 	oxid     uint16
 	complete bool // the message completes with its last ACK, not with a response
-	left     int
-	sent     bool
+	left     int  // frames that are sent and not acknowledged
+	sent     bool // all frames are sent
 }
+
+// An acks has the class 2 messages whose ACKs are awaited, in the order of their transmission.
+type acks struct {
+	*shared
+	fifo[ackWait]
+}
+
+// last returns the message in transmission, or the message sent last.
+func (q *acks) last() *ackWait { return q.at(q.len() - 1) }
 
 // acked counts an ACK_1 for Exchange oxid. The last ACK completes a message that needs no response.
-func (c *conn) acked(now fc.Time, oxid uint16) {
-	t := &c.tx
-	for i := range t.acking.len() {
-		if t.acking.at(i).oxid == oxid && t.acking.at(i).left > 0 {
-			t.acking.at(i).left--
-			c.settle(i)
-			break
-		}
-	}
-	if c.drained(now) {
-		return
-	}
-	c.p.activate(c)
-}
-
-// settle removes the class 2 message at index i if all its frames are sent and acknowledged. It
-// completes the message unless a response will.
-func (c *conn) settle(i int) {
-	t := &c.tx
-	if !t.acking.at(i).sent || t.acking.at(i).left > 0 {
-		return
-	}
-	a := *t.acking.at(i)
-	t.acking.remove(i)
-	if a.complete {
-		c.p.oxids.release(a.oxid)
-		if c.up != nil {
-			c.up.finish(&a.w, 0)
-		}
-	}
-}
-
-func (c *conn) dropAck(oxid uint16) {
-	t := &c.tx
-	for i := range t.acking.len() {
-		if t.acking.at(i).oxid == oxid {
-			t.acking.remove(i)
+func (q *acks) acked(oxid uint16) {
+	for i := range q.len() {
+		if a := q.at(i); a.oxid == oxid && a.left > 0 {
+			a.left--
+			q.settle(i)
 			return
 		}
 	}
 }
 
-// class2Failed ends an Exchange whose frame was rejected or not acknowledged. At Unreliable
-// Delivery only the message is lost; at the other levels the connection ends. [FCVI-8.4-15]
-func (c *conn) class2Failed(now fc.Time, oxid uint16) {
-	t, p := &c.tx, c.p
-	p.oxids.abort(now, c.remote, c.class, oxid, fc.Unassigned)
-	if c.reliable() { // set-up and disconnect recover by their own timers
-		c.fail(now, iu.Class2Fail, 0, false)
+// settle removes the message at index i if all its frames are sent and acknowledged. It completes
+// the message unless a response will.
+func (q *acks) settle(i int) {
+	if !q.at(i).sent || q.at(i).left > 0 {
 		return
 	}
-	for i := range t.acking.len() {
-		if a := *t.acking.at(i); a.oxid == oxid {
-			t.acking.remove(i)
-			if a.sent {
-				c.up.finish(&a.w, vi.StatusTransportError)
-			} else {
-				t.busy = false
-				c.up.finish(&t.cur, vi.StatusTransportError)
-			}
-			break
+	a := *q.at(i)
+	q.remove(i)
+	if a.complete {
+		q.p.oxids.release(a.oxid)
+		if q.up != nil {
+			q.up.finish(&a.w, 0)
 		}
 	}
-	p.activate(c)
-	p.pump(now)
+}
+
+// drop removes and returns the message on Exchange oxid, whose ACKs are not awaited any more. It
+// returns false if there is none.
+func (q *acks) drop(oxid uint16) (ackWait, bool) {
+	for i := range q.len() {
+		if a := *q.at(i); a.oxid == oxid {
+			q.remove(i)
+			return a, true
+		}
+	}
+	return ackWait{}, false
+}
+
+// undelivered completes the message on Exchange oxid with an error, because a frame of the message
+// was rejected or not acknowledged. [FCVI-8.4-15]
+func (t *sender) undelivered(oxid uint16) {
+	a, ok := t.acks.drop(oxid)
+	switch {
+	case ok && a.sent:
+		t.up.finish(&a.w, vi.StatusTransportError)
+	case ok:
+		t.busy = false
+		t.up.finish(&t.cur, vi.StatusTransportError)
+	}
 }

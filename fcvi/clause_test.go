@@ -626,8 +626,8 @@ func TestFCVI_E(t *testing.T) {
 	for range 100 {
 		b.postRecv(10)
 		a.post(vi.OpSendReceive, []byte("x"))
-		if a.c.tx.pending.len() > 16 {
-			t.Fatalf("%d unanswered", a.c.tx.pending.len())
+		if a.c.tx.resp.pending.len() > 16 {
+			t.Fatalf("%d unanswered", a.c.tx.resp.pending.len())
 		}
 	}
 	s.net.Run(10 * time.Microsecond)

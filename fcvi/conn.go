@@ -83,8 +83,10 @@ type conn struct {
 	ending
 
 	run run
-	tx  txState
-	rx  rxState
+
+	tx      sender
+	rx      receiver
+	answers answers
 }
 
 // A setUp is the state of a connection being set up.
@@ -149,7 +151,7 @@ const maxEarly = 4096
 func (c *conn) stash(now fc.Time, f *fc.Frame) {
 	if len(c.early) >= maxEarly {
 		c.paused, c.early = false, nil
-		c.fail(now, iu.PortResources, 0, false)
+		c.fail(now, &failure{reason: iu.PortResources})
 		return
 	}
 	c.early = append(c.early, earlyFrame{})

@@ -8,15 +8,16 @@ import (
 
 // deliver completes arrived messages in MSG_ID order, so that the consumer sees the effects of
 // messages in that order. [FCVI-8.4-11] [FCVI-3-5] [VIA-4.4-2]
-func (c *conn) deliver(now fc.Time) {
-	r := &c.rx
-	for c.state == stConnected && c.up != nil {
+func (r *receiver) deliver(now fc.Time) *failure {
+	for r.up != nil {
 		m := r.at(r.mexp)
 		if !m.complete {
 			break
 		}
-		if !m.discard && !c.deliverOne(now, m) {
-			return
+		if !m.discard {
+			if ok, fail := r.deliverOne(now, m); !ok {
+				return fail
+			}
 		}
 		r.reset(m)
 		r.mexp++
@@ -24,69 +25,64 @@ func (c *conn) deliver(now fc.Time) {
 			r.front = r.mexp
 		}
 	}
-	if c.state != stConnected || c.up == nil {
-		return
-	}
-	if c.late != nil && !c.late.before.After(r.mexp) {
-		c.disconnectNow(now)
-		return
+	if r.up == nil || r.finished() {
+		return nil
 	}
 	// The timer is needed if there is a message after a hole, or a message that has begun.
 	r.stallAt = 0
 	for id := r.mexp; int(id-r.mexp) < len(r.win); id++ {
 		if r.ahead(id) != nil {
-			r.stallAt = now + c.gap()
+			r.stallAt = now + r.gap()
 			if !r.timer.Active() {
 				r.timer.Set(r.stallAt)
 			}
 			break
 		}
-		if c.ordered() && id == r.front {
+		if r.ordered() && id == r.front {
 			break
 		}
 	}
+	return nil
 }
 
 // deliverOne completes the message at mexp. It returns false if the message must wait or the
-// connection has ended.
-func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
-	p := c.p
+// connection ends.
+func (r *receiver) deliverOne(now fc.Time, m *rxMsg) (bool, *failure) {
+	p := r.p
 	d := vi.Delivery{Length: uint32(m.end), Immediate: m.h.Flags&iu.FlagImm != 0, Data: m.h.Param}
 	if !d.Immediate {
 		d.Data = 0
 	}
-	if t := &messageTypes[m.h.Op]; !t.end(c, now, m, d) {
-		return false
-	} else if t.answers {
-		return true
+	t := &messageTypes[m.h.Op]
+	if ok, fail := t.end(r, now, m, d); !ok || t.answers {
+		return ok, fail
 	}
 	p.stats.DeliveredMessages++
-	c.traffic.ReceivedMessages++
-	if c.up == nil {
-		return false
+	r.traffic.ReceivedMessages++
+	if r.up == nil {
+		return false, nil
 	}
-	if c.rr() { // [FCVI-5.1-9] [FCVI-5.2.2-2] [FCVI-5.2.2-3] [FCVI-5.2.2-5]
+	if r.rr() { // [FCVI-5.1-9] [FCVI-5.2.2-2] [FCVI-5.2.2-3] [FCVI-5.2.2-5]
 		if m.h.Flags&iu.FlagRspRqd == 0 {
-			c.rx.unasked = true
-			return true
+			r.unasked = true
+			return true, nil
 		}
 		a := answer{op: m.h.Op.Response(), id: m.h.MsgID, oxid: m.oxid, rxid: m.rxid}
-		if c.rx.unasked { // [FCVI-E-3]
+		if r.unasked { // [FCVI-E-3]
 			a.flags |= iu.FlagCum
-			c.rx.unasked = false
+			r.unasked = false
 		}
-		c.answer(a)
+		r.answers.add(a)
 	}
-	return true
+	return true, nil
 }
 
-// reject1 handles an undeliverable message. Unreliable Delivery drops the message, at Reliable
+// reject handles an undeliverable message. Unreliable Delivery drops the message, at Reliable
 // Delivery DISCONNECT_RQST reports the failure, and at Reliable Reception and for Reads an ERR
 // response does. [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
-func (c *conn) reject1(now fc.Time, m *rxMsg, reason iu.Reason) {
-	r := &c.rx
-	if !c.reliable() { // [VIA-4.5-2] [VIA-8.3-10]
-		c.p.stats.Discarded++
+func (r *receiver) reject(now fc.Time, m *rxMsg, reason iu.Reason) *failure {
+	if !r.reliable() { // [VIA-4.5-2] [VIA-8.3-10]
+		r.p.stats.Discarded++
 		m.discard = true
 		r.hold -= len(m.buf)
 		m.held, m.buf = false, nil
@@ -96,14 +92,13 @@ func (c *conn) reject1(now fc.Time, m *rxMsg, reason iu.Reason) {
 				r.front++
 			}
 			if m.h.MsgID == r.mexp {
-				c.deliver(now)
+				return r.deliver(now)
 			}
 		}
-		return
+		return nil
 	}
-	if (c.rr() || m.h.Op == iu.ReadRqst) && m.h.Flags&iu.FlagRspRqd != 0 && m.h.MsgID == r.mexp {
-		c.answerError(now, m, reason)
-		return
+	if (r.rr() || m.h.Op == iu.ReadRqst) && m.h.Flags&iu.FlagRspRqd != 0 && m.h.MsgID == r.mexp {
+		return r.answers.refuse(m, reason)
 	}
-	c.fail(now, reason, m.h.MsgID, true)
+	return &failure{reason: reason, msg: m.h.MsgID, named: true}
 }

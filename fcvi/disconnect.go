@@ -30,7 +30,7 @@ func (c *conn) stop(now fc.Time, broken bool) {
 	if c.state == stConnected && broken {
 		c.paused, c.early = false, nil
 		c.up = nil
-		c.abortPending(now)
+		c.tx.abort(now)
 		c.stopStreams(now)
 		c.setState(stError)
 		c.sendDisconnect(now, iu.PortInternal, 0, false)
@@ -41,38 +41,17 @@ func (c *conn) stop(now fc.Time, broken bool) {
 	c.disconnect(now)
 }
 
-// fail breaks the connection because of an error found at this side, and reports the error to the
-// peer. If named is set, the report names message msg. [FCVI-8.4-16]
-func (c *conn) fail(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {
-	if c.state != stConnected {
-		return
-	}
-	c.p.log("connection failed", "conn", c.handle, "reason", reason.String())
-	c.breakNow(now, false)
-	c.setState(stError)
-	c.sendDisconnect(now, reason, msg, named)
-}
-
 // breakNow reports the end of the connection to the consumer and detaches it. orderly has the same
 // meaning as for consumer.broken. [FCVI-3-10] [FCVI-3-11] [FCVI-5.3.5-6] [FCVI-5.3.5-7]
 func (c *conn) breakNow(now fc.Time, orderly bool) {
 	c.p.stats.Broken++
-	c.abortPending(now)
+	c.tx.abort(now)
 	up := c.up
 	c.up = nil
 	c.rx.abandon()
 	c.stopStreams(now)
 	if up != nil {
 		up.broken(orderly)
-	}
-}
-
-// violation counts a frame that breaks the rules of its IU, and also ends the connection at the
-// reliable levels. [FCVI-6.1-4]
-func (c *conn) violation(now fc.Time, msg iu.MsgID) {
-	c.p.stats.Malformed++
-	if c.reliable() {
-		c.fail(now, iu.Protocol, msg, true)
 	}
 }
 
@@ -155,7 +134,7 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 	case stConnected:
 		orderly := h.Flags&iu.FlagErr == 0
 		if !orderly && h.Flags&iu.FlagMsgID != 0 {
-			orderly = c.failedAt(now, h.MsgID, st.Reason.Known())
+			orderly = c.tx.resp.failedAt(h.MsgID, st.Reason.Known())
 		}
 		c.breakNow(now, orderly)
 		c.setState(stError)
@@ -181,9 +160,8 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 
 // A lateDisc is an orderly DISCONNECT_RQST received ahead of messages sent earlier.
 type lateDisc struct {
-	early  earlyFrame
-	before iu.MsgID // the peer has sent all messages before this one
-	timer  *fc.Timer
+	early earlyFrame
+	timer *fc.Timer
 }
 
 // disconnectEarly delays an orderly disconnect, for T_GAP at most, while messages sent before the
@@ -197,7 +175,8 @@ func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
 	if d := c.late; d != nil {
 		return d.timer.Active() // still delayed if this is a copy, not if the delay is over
 	}
-	d := &lateDisc{before: h.MsgID}
+	c.rx.closing, c.rx.closeAt = true, h.MsgID
+	d := &lateDisc{}
 	d.early.buf = f.CloneTo(&d.early.f, nil)
 	d.timer = c.p.np.Timers().After(now+c.gap(), func(now fc.Time) { c.disconnectNow(now) })
 	c.late = d

@@ -31,7 +31,7 @@ func firstDisconnect(all []sent) (iu.Reason, iu.Header) {
 // arbitrary if the request is not pending.
 func (s *sim) answer(f *fake, op iu.Opcode, id iu.MsgID, flags iu.Flags, reason iu.Reason, data []byte, off uint32, last bool) {
 	ox := uint16(0x7777)
-	for _, q := range f.c.tx.pending.all() {
+	for _, q := range f.c.tx.resp.pending.all() {
 		if q.id == id {
 			ox = q.oxid
 		}
@@ -81,7 +81,7 @@ func TestUnexpectedResponses(t *testing.T) {
 			s.net.AddFault(&fabric.Fault{Match: opcode(iu.ReadResp), Do: fabric.Drop, Nth: 1})
 			w := a.post(vi.OpRDMARead, make([]byte, 10))
 			s.net.Run(time.Millisecond)
-			s.answer(a, iu.ReadResp, a.c.tx.pending.at(0).id, 0, 0, bytes.Repeat([]byte{1}, v.n), v.off, v.last)
+			s.answer(a, iu.ReadResp, a.c.tx.resp.pending.at(0).id, 0, 0, bytes.Repeat([]byte{1}, v.n), v.off, v.last)
 			s.net.Run(time.Second)
 			if r, _ := firstDisconnect(*all); r != iu.Protocol || a.broke != 1 || b.broke != 1 ||
 				w.done && w.status == 0 {
@@ -126,8 +126,8 @@ func TestFailingMessage(t *testing.T) {
 			a.post(vi.OpSendReceive, []byte("x"))
 		}
 		s.net.Run(time.Millisecond)
-		if a.c.tx.pending.len() != 4 {
-			t.Fatalf("%d pending", a.c.tx.pending.len())
+		if a.c.tx.resp.pending.len() != 4 {
+			t.Fatalf("%d pending", a.c.tx.resp.pending.len())
 		}
 		return s, a, b, all
 	}
@@ -149,9 +149,9 @@ func TestFailingMessage(t *testing.T) {
 	}
 	t.Run("by its response", func(t *testing.T) {
 		s, a, _, all := post(t, iu.SendResp)
-		first := a.c.tx.pending.at(0).id
-		for i := range a.c.tx.pending.len() { // the messages before number 2 requested no response of their own
-			a.c.tx.pending.at(i).asked = i >= 2
+		first := a.c.tx.resp.pending.at(0).id
+		for i := range a.c.tx.resp.pending.len() { // the messages before number 2 requested no response of their own
+			a.c.tx.resp.pending.at(i).asked = i >= 2
 		}
 		s.net.ClearFaults()
 		s.answer(a, iu.SendResp, first+2, iu.FlagErr, iu.NoRecvDesc, nil, 0, true)
@@ -165,7 +165,7 @@ func TestFailingMessage(t *testing.T) {
 		s, a, b, _ := post(t, iu.SendResp)
 		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle,
 			Total: a.c.own.id, Flags: iu.FlagErr | iu.FlagMsgID,
-			MsgID: a.c.tx.pending.at(0).id + 2, Param: iu.Status{Reason: iu.NoRecvDesc}.Param()}
+			MsgID: a.c.tx.resp.pending.at(0).id + 2, Param: iu.Status{Reason: iu.NoRecvDesc}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		check(t, a)
 		if !a.order { // the failed send reports the error, so the other sends are flushed
@@ -566,8 +566,8 @@ func TestFailedExchanges(t *testing.T) {
 	}
 	t.Run("FCVI-8.4-15", func(t *testing.T) {
 		s, a, _ := connected(iu.Unreliable)
-		first, second := a.c.tx.acking.at(0).oxid, a.c.tx.acking.at(1).oxid
-		done := func() string { return fmt.Sprint(a.sends[0].done, a.sends[1].done, a.c.tx.acking.len()) }
+		first, second := a.c.tx.acks.at(0).oxid, a.c.tx.acks.at(1).oxid
+		done := func() string { return fmt.Sprint(a.sends[0].done, a.sends[1].done, a.c.tx.acks.len()) }
 		report(s, a, &fc.Remote{}, fc.Frame{Header: fc.Header{OXID: first}})
 		report(s, a, a.c.remote, fc.Frame{Header: fc.Header{OXID: 0x4000}})
 		if got := done(); got != "false false 2" {
@@ -603,7 +603,7 @@ func TestFailedExchanges(t *testing.T) {
 	})
 	t.Run("FCVI-8.4-15 requests", func(t *testing.T) {
 		s, a, _ := connected(iu.ReliableDelivery)
-		ox := a.c.tx.acking.at(0).oxid
+		ox := a.c.tx.acks.at(0).oxid
 		rx := uint16(0)
 		s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
 			if from == a.p.end && f.RCtl == fc.RCtlABTS && f.OXID == ox {
@@ -659,13 +659,15 @@ func TestReadPlaces(t *testing.T) {
 		_, b := s.connect(iu.ReliableDelivery)
 		b.c.attrs.MaxReads = uint16(most)
 		b.postRecv(10)
-		b.c.answer(answer{op: iu.SendResp}) // an answer that does not belong to a Read
+		b.c.answers.add(answer{op: iu.SendResp}) // an answer that does not belong to a Read
 		read := func(handle uint32) bool {
 			h := iu.Header{Op: iu.ReadRqst, MsgID: 9, Flags: iu.FlagRspRqd, RmtHandle: handle, RmtVA: 1000, Total: 4}
-			return b.c.serveRead(s.net.Now(), &rxMsg{h: h}, vi.Delivery{})
+			ok, fail := b.c.rx.serveRead(s.net.Now(), &rxMsg{h: h}, vi.Delivery{})
+			b.c.fail(s.net.Now(), fail)
+			return ok
 		}
 		for i := range want {
-			if !read(7) || b.c.tx.answers.len() != 2+i {
+			if !read(7) || b.c.answers.len() != 2+i {
 				t.Fatalf("at most %d: Read %d is refused", most, i+1)
 			}
 		}
@@ -793,14 +795,14 @@ func TestCounters(t *testing.T) {
 		b.postRecv(10)
 		w := a.post(vi.OpSendReceive, []byte("x"))
 		s.net.Run(time.Millisecond)
-		if w.done || a.c.tx.pending.len() != 1 {
-			t.Fatalf("done %v, %d pending", w.done, a.c.tx.pending.len())
+		if w.done || a.c.tx.resp.pending.len() != 1 {
+			t.Fatalf("done %v, %d pending", w.done, a.c.tx.resp.pending.len())
 		}
-		s.answer(a, iu.WriteResp, a.c.tx.pending.at(0).id, 0, 0, nil, 0, true)
+		s.answer(a, iu.WriteResp, a.c.tx.resp.pending.at(0).id, 0, 0, nil, 0, true)
 		if got := s.ports[0].stats.Synonyms; got != 1 || w.done || a.broke != 0 {
 			t.Errorf("%d counted; done %v, broken %d", got, w.done, a.broke)
 		}
-		s.answer(a, iu.SendResp, a.c.tx.pending.at(0).id, 0, 0, nil, 0, true)
+		s.answer(a, iu.SendResp, a.c.tx.resp.pending.at(0).id, 0, 0, nil, 0, true)
 		if !w.done || w.status != 0 {
 			t.Errorf("the right answer behind it: done %v, %v", w.done, w.status)
 		}
@@ -919,8 +921,8 @@ func TestOneExchange(t *testing.T) {
 			a, _ := s.connect(v.level)
 			a.c.class = v.class
 			for range 2 {
-				if !a.c.exchange(s.net.Now(), &iu.Header{Op: v.op}) || a.c.tx.stream == v.own {
-					t.Errorf("%+v: in a stream Exchange %v", v, a.c.tx.stream)
+				if !a.c.tx.exchange(s.net.Now(), &iu.Header{Op: v.op}) || a.c.tx.stream.open == v.own {
+					t.Errorf("%+v: in a stream Exchange %v", v, a.c.tx.stream.open)
 				}
 			}
 		}

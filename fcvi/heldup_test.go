@@ -140,8 +140,8 @@ func TestProbeAnswered(t *testing.T) {
 		}
 		b.postRecv(10)
 		s.net.Run(time.Second)
-		if !w.done || w.status != 0 || a.broke+b.broke != 0 || a.c.tx.pending.len() != 0 {
-			t.Errorf("done %v, %v; broken %d, %d; %d pending", w.done, w.status, a.broke, b.broke, a.c.tx.pending.len())
+		if !w.done || w.status != 0 || a.broke+b.broke != 0 || a.c.tx.resp.pending.len() != 0 {
+			t.Errorf("done %v, %v; broken %d, %d; %d pending", w.done, w.status, a.broke, b.broke, a.c.tx.resp.pending.len())
 		}
 	})
 }

@@ -115,7 +115,7 @@ func (w *passage) facts() (all []string) {
 	for _, t := range []struct {
 		name string
 		t    *fc.Timer
-	}{{"timer", c.timer}, {"responses", c.tx.timer}, {"gap", c.rx.timer}, {"proof", c.tx.proof.timer}} {
+	}{{"timer", c.timer}, {"responses", c.tx.resp.timer}, {"gap", c.rx.timer}, {"proof", c.tx.proof.timer}} {
 		if t.t.Active() {
 			fact("%s %v", t.name, (t.t.At() - now).Round(time.Microsecond))
 		}
@@ -135,12 +135,12 @@ func (w *passage) facts() (all []string) {
 	if r.stallAt != 0 {
 		fact("stalls in %v", (r.stallAt - now).Round(time.Microsecond))
 	}
-	if t.respGap != 0 {
-		fact("misses an answer in %v", (t.respGap - now).Round(time.Microsecond))
+	if t.resp.respGap != 0 {
+		fact("misses an answer in %v", (t.resp.respGap - now).Round(time.Microsecond))
 	}
-	fact("%d pending, %d reads, %d unproven, %d answers", t.pending.len(), t.reads, t.unproven, t.answers.len())
-	for i := range t.pending.len() {
-		if q := t.pending.at(i); q.done {
+	fact("%d pending, %d reads, %d unproven, %d answers", t.resp.pending.len(), t.resp.reads, t.resp.unproven, c.answers.len())
+	for i := range t.resp.pending.len() {
+		if q := t.resp.pending.at(i); q.done {
 			fact("%d is answered", i)
 		}
 	}
@@ -484,7 +484,7 @@ func TestFCVI_8_4_Receive(t *testing.T) {
 // resp delivers an answer to the end's message n, or a frame of an answer.
 func (w *passage) resp(n int, op iu.Opcode, flags iu.Flags, reason iu.Reason, data string, off uint32, last bool) {
 	ox := uint16(0x7777)
-	for _, q := range w.c.tx.pending.all() {
+	for _, q := range w.c.tx.resp.pending.all() {
 		if q.id == w.first+iu.MsgID(n) {
 			ox = q.oxid
 		}
@@ -566,7 +566,7 @@ var departures = []step{
 	}},
 }
 
-var answers = []step{
+var replies = []step{
 	{"SEND_RESP", func(w *passage) { w.resp(0, iu.SendResp, 0, 0, "", 0, true) }},
 	{"SEND_RESP, twice", func(w *passage) {
 		w.resp(0, iu.SendResp, 0, 0, "", 0, true)
@@ -668,5 +668,5 @@ func (w *passage) bad(s *fakeSend) {
 // [FCVI-8.4-12..14] [FCVI-8.4-16] [FCVI-E-1..4] [FCVI-F-2] [VIA-4.3-4] [VIA-4.5-4..6] [VIA-4.6-15]
 // [FCVI-F-1]
 func TestFCVI_8_4_Send(t *testing.T) {
-	walkMessages(t, "send", 0, departures, answers)
+	walkMessages(t, "send", 0, departures, replies)
 }

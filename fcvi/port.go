@@ -226,7 +226,7 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 	}
 	for _, c := range p.handles.all() {
 		if c.remote == r && c.rHandle == h.Handle {
-			c.fail(now, iu.Class2Fail, 0, false)
+			c.fail(now, &failure{reason: iu.Class2Fail})
 			return
 		}
 	}
@@ -259,14 +259,14 @@ func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
 	if !h.Op.Valid() {
 		p.stats.BadOpcode++
 		if c := p.handles.get(h.Handle); c != nil && c.remote == r && c.state == stConnected && c.reliable() {
-			c.fail(now, iu.Protocol, h.MsgID, true) // [FCVI-5.9.3-4]
+			c.fail(now, &failure{reason: iu.Protocol, msg: h.MsgID, named: true}) // [FCVI-5.9.3-4]
 		}
 		return
 	}
 	if n != len(f.Opt) || f.DFCtl != p.cfg.codec.DFCtl(h.Op) {
 		p.stats.Malformed++
 		if c := p.handles.get(h.Handle); c != nil && c.remote == r && c.state == stConnected {
-			c.violation(now, h.MsgID)
+			c.fail(now, c.violation(h.MsgID))
 		}
 		return
 	}

@@ -13,8 +13,9 @@ import (
 // unanswered message, and again after each E_D_TOV until answered. Repeating the probe is safe
 // because no data is carried.
 
-// A proof records the sent messages known to be delivered.
+// A proof records the sent messages known to be delivered, and sends the probes.
 type proof struct {
+	*shared
 	timer *fc.Timer
 	last  fc.Time  // time at which the last message was sent
 	owed  bool     // the delivery of the last message sent is not proved
@@ -25,82 +26,62 @@ type proof struct {
 	oxid  uint16
 }
 
-// isProbe reports whether h is the header of a probe.
-func isProbe(h *iu.Header) bool {
-	return h.Op == iu.ReadRqst && h.Total == 0 && h.RmtHandle == 0 && h.RmtVA == 0
-}
-
-// owe records a sent message whose frames are not acknowledged.
-func (c *conn) owe(now fc.Time) {
-	if p := &c.tx.proof; c.probes() && c.class != fc.Class2 {
-		p.owed, p.upTo, p.last = true, c.tx.curID, now
+// owe records the sent message id, whose frames are not acknowledged.
+func (p *proof) owe(now fc.Time, id iu.MsgID) {
+	if p.probes() && p.class != fc.Class2 {
+		p.owed, p.upTo, p.last = true, id, now
 		if !p.timer.Active() {
-			p.timer.Set(now + c.p.np.EDTOV())
+			p.timer.Set(now + p.p.np.EDTOV())
 		}
 	}
 }
 
-// proofDue runs when E_D_TOV may have passed since the last frame was sent.
-func (c *conn) proofDue(now fc.Time) {
-	p := &c.tx.proof
-	if c.state != stConnected || c.up == nil || !p.owed && !p.sent {
-		return
-	}
-	at := p.last + c.p.np.EDTOV()
+// due runs when E_D_TOV may have passed since the last frame was sent. It repeats an outstanding
+// probe, or requests one.
+func (p *proof) due(now fc.Time) {
+	at := p.last + p.p.np.EDTOV()
 	switch {
-	case p.sent && c.class == fc.Class2: // the N_Port repeats the frame until it is acknowledged
+	case !p.owed && !p.sent:
+		return
+	case p.sent && p.class == fc.Class2: // the N_Port repeats the frame until it is acknowledged
 	case p.sent:
-		if c.p.room(c.remote.Addr) > 0 { // otherwise frames still wait in the queue of the link
-			c.sendProbe(now)
+		if p.p.room(p.remote.Addr) > 0 { // otherwise frames still wait in the queue of the link
+			p.send(now)
 		}
 	case now < at:
 		p.timer.Set(at)
 		return
 	default:
-		p.want = true
-		c.p.activate(c)
+		p.request()
 	}
-	p.timer.Set(now + c.p.np.EDTOV())
-	c.p.pump(now)
+	p.timer.Set(now + p.p.np.EDTOV())
 }
 
-// openProbe sends a probe as the next request of the stream. It returns false, without sending, if
-// a probe or too many requests are outstanding, or no Exchange is free.
-func (c *conn) openProbe(now fc.Time) bool {
-	t, p := &c.tx, &c.tx.proof
-	if p.sent || t.reads >= max(1, int(c.rattrs.MaxReads)) || t.pending.len() >= c.sendWindow() {
-		return false
-	}
-	ox, ok := c.p.oxids.alloc(c)
-	if !ok {
-		return false
-	}
-	p.want, p.owed, p.sent, p.id, p.oxid = false, false, true, t.nextID, ox
-	t.nextID++
-	q := t.pending.push(pending{id: p.id, oxid: ox, rxid: fc.Unassigned, asked: true, probe: true, end: -1, since: now})
-	q.w.op = iu.ReadRqst
-	t.reads++
-	t.unasked, t.unaskedBytes = 0, 0
-	c.armResponses(now)
+// request makes the sender send a probe before the next message.
+func (p *proof) request() {
+	p.want = true
+	p.wake()
+}
+
+// open sends a probe with message id on Exchange ox.
+func (p *proof) open(now fc.Time, id iu.MsgID, ox uint16) {
+	p.want, p.owed, p.sent, p.id, p.oxid = false, false, true, id, ox
 	if !p.timer.Active() {
-		p.timer.Set(now + c.p.np.EDTOV())
+		p.timer.Set(now + p.p.np.EDTOV())
 	}
-	c.sendProbe(now)
-	return true
+	p.send(now)
 }
 
-func (c *conn) sendProbe(now fc.Time) {
-	p := &c.tx.proof
-	h := iu.Header{Handle: c.rHandle, Op: iu.ReadRqst, MsgID: p.id, Flags: iu.FlagRspRqd}
-	if c.rr() {
+func (p *proof) send(now fc.Time) {
+	h := iu.Header{Handle: p.rHandle, Op: iu.ReadRqst, MsgID: p.id, Flags: iu.FlagRspRqd}
+	if p.rr() {
 		h.Flags |= iu.FlagRR
 	}
-	c.p.sendIU(now, c.remote, c.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
+	p.p.sendIU(now, p.remote, p.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
 }
 
 // proved records the answer of request q, and so the delivery of every earlier message.
-func (c *conn) proved(q *pending) {
-	p := &c.tx.proof
+func (p *proof) proved(q *pending) {
 	if p.owed && !p.upTo.After(q.id) {
 		p.owed, p.want = false, false
 	}
@@ -112,12 +93,25 @@ func (c *conn) proved(q *pending) {
 	}
 }
 
-// proveAgain answers a repeated probe. It returns false if the frame is no probe, or if an answer
-// is still queued. Every message before the probe was delivered; only the answer was lost.
-func (c *conn) proveAgain(f *fc.Frame, h *iu.Header) bool {
-	if !isProbe(h) || h.Flags&iu.FlagRspRqd == 0 || c.tx.answers.len() > 0 {
+// openProbe sends a probe as the next request of the stream. It returns false, without sending, if
+// a probe or too many requests are outstanding, or no Exchange is free.
+func (t *sender) openProbe(now fc.Time) bool {
+	if t.proof.sent || t.resp.reads >= max(1, int(t.rattrs.MaxReads)) || t.resp.pending.len() >= t.sendWindow() {
 		return false
 	}
-	c.answer(answer{op: iu.ReadResp, id: h.MsgID, oxid: f.OXID, rxid: c.p.rxid(f), probe: true})
+	ox, ok := t.newExchange()
+	if !ok {
+		return false
+	}
+	id := t.nextID
+	t.nextID++
+	t.resp.add(now, pending{w: work{op: iu.ReadRqst}, id: id, oxid: ox, asked: true, probe: true})
+	t.unasked, t.unaskedBytes = 0, 0
+	t.proof.open(now, id, ox)
 	return true
+}
+
+// isProbe reports whether h is the header of a probe.
+func isProbe(h *iu.Header) bool {
+	return h.Op == iu.ReadRqst && h.Total == 0 && h.RmtHandle == 0 && h.RmtVA == 0
 }

@@ -36,8 +36,8 @@ func TestProbe(t *testing.T) {
 			if got := ops(*all); got != "SEND_RQST SEND_RQST SEND_RQST READ_RQST READ_RESP" {
 				t.Error(got) // one probe serves all messages, and no second probe follows
 			}
-			if a.broke+b.broke != 0 || a.c.tx.pending.len() != 0 || a.c.tx.reads != 0 || a.c.tx.proof.timer.Active() {
-				t.Errorf("broken %d, %d; %d pending", a.broke, b.broke, a.c.tx.pending.len())
+			if a.broke+b.broke != 0 || a.c.tx.resp.pending.len() != 0 || a.c.tx.resp.reads != 0 || a.c.tx.proof.timer.Active() {
+				t.Errorf("broken %d, %d; %d pending", a.broke, b.broke, a.c.tx.resp.pending.len())
 			}
 			if n := b.c.traffic; n.ServedReads != 0 || n.ReceivedMessages != 3 {
 				t.Errorf("%d Reads served, %d messages received: a probe counts as a message", n.ServedReads, n.ReceivedMessages)
@@ -59,7 +59,7 @@ func TestProbe(t *testing.T) {
 				if late := s.ports[1].stats.LateFrames; late != 0 {
 					t.Errorf("%d frames late: a probe that is answered again is not", late) // [FCVI-8.4-2]
 				}
-				if !bad && a.c.tx.pending.len() != 0 {
+				if !bad && a.c.tx.resp.pending.len() != 0 {
 					t.Error("the probe was not repeated, or not answered again")
 				}
 			})

@@ -5,71 +5,88 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// request handles a frame of a message request. D1 to D8 are cases of the table in docs/fc-vi.md.
+// A receiver has the request stream of the peer: it places the bytes of messages, delivers the
+// messages in order, and queues their answers. It takes arriving frames, posted receive descriptors
+// and time, and returns the failure that ends the connection, if there is one. [FCVI-5.2.5-1]
+type receiver struct {
+	*shared
+	answers *answers
+	rxWindow
+	timer    *fc.Timer
+	stallAt  fc.Time // time at which missing frames count as lost, or 0 if none are missing
+	waiting  bool    // the message at mexp waits for a receive descriptor
+	capacity uint64  // capacity of the current receive descriptor
+	haveRecv bool    // a receive descriptor was taken and is not completed
+	unasked  bool    // delivered messages have not been answered, because they requested no response
+	failed   iu.Reason
+	failedID iu.MsgID
+	closing  bool     // the peer has disconnected, after sending the messages before closeAt
+	closeAt  iu.MsgID // id of the first message that will not arrive
+}
+
+// finished reports whether all messages of a peer that has disconnected are delivered.
+func (r *receiver) finished() bool { return r.closing && !r.closeAt.After(r.mexp) }
+
+// abandon drops the incomplete messages when the connection ends.
+func (r *receiver) abandon() {
+	r.win, r.hold, r.waiting = nil, 0, false
+}
+
+// request handles a frame of a message request. more reports whether Take may place the frames that
+// continue f. D1 to D8 are cases of the table in docs/fc-vi.md.
 // [FCVI 8.4] [FCVI-5.2.1-8] [FCVI-5.3.5-3] [FCVI-5.2.5-2] [FCVI-8.4-11]
-func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
-	p := c.p
-	if c.state == stResp2 || c.state == stRqst && c.sentResp2 {
-		c.connected(now) // the peer sends messages only after RESP2 [FCVI-5.3.2-4] [FCVI-C-8]
-	}
-	if c.state != stConnected || c.up == nil || c.rx.failed != iu.Accepted { // [FCVI-8.2-2]
+func (r *receiver) request(now fc.Time, f *fc.Frame, h *iu.Header) (more bool, fail *failure) {
+	p := r.p
+	if r.failed != iu.Accepted {
 		p.stats.WrongState++
-		return
+		return false, nil
 	}
-	if (h.Flags&iu.FlagRR != 0) != c.rr() || !messageTypes[h.Op].begin(c, h, len(f.Payload)) { // [FCVI-5.9.4-5]
-		c.violation(now, h.MsgID)
-		return
+	if (h.Flags&iu.FlagRR != 0) != r.rr() || !messageTypes[h.Op].begin(r, h, len(f.Payload)) { // [FCVI-5.9.4-5]
+		return false, r.violation(h.MsgID)
 	}
-	r := &c.rx
-	if c.ordered() { // [FCVI-8.4-4] [FCVI-8.4-6]
-		c.inOrder(now, f, h)
-		return
+	if r.ordered() { // [FCVI-8.4-4] [FCVI-8.4-6]
+		return r.inOrder(now, f, h)
 	}
 	switch ahead := h.MsgID - r.mexp; {
 	case r.mexp.After(h.MsgID): // D1 [FCVI-8.4-2] [FCVI-3-2] [FCVI-B-4]
-		if !c.proveAgain(f, h) {
+		if !r.answers.proveAgain(f, h) {
 			p.stats.LateFrames++
 		}
-	case ahead >= c.recvWindow(): // D8 [FCVI-8.4-9]
+	case ahead >= r.recvWindow(): // D8 [FCVI-8.4-9]
 		p.stats.WindowFull++
-		if c.reliable() {
-			c.fail(now, iu.PortResources, r.mexp, true)
+		if r.reliable() {
+			fail = &failure{reason: iu.PortResources, msg: r.mexp, named: true}
 		}
 	default: // a hole is not yet a loss [FCVI-8.4-10]
-		c.take1(now, f, h, false)
+		return r.addFrame(now, f, h, false)
 	}
+	return false, fail
 }
 
 // inOrder is request for an ordered path.
-func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
-	r, p := &c.rx, c.p
+func (r *receiver) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) (more bool, fail *failure) {
+	p := r.p
 	switch {
 	case r.front.After(h.MsgID): // D1, D4
-		if !r.mexp.After(h.MsgID) || !c.proveAgain(f, h) {
+		if !r.mexp.After(h.MsgID) || !r.answers.proveAgain(f, h) {
 			p.stats.LateFrames++
 		}
-		return
-	case r.front-r.mexp >= c.recvWindow(): // too many messages wait for receive descriptors
+		return false, nil
+	case r.front-r.mexp >= r.recvWindow(): // too many messages wait for receive descriptors
 		p.stats.WindowFull++
-		if c.reliable() {
-			c.fail(now, iu.NoRecvDesc, r.mexp, true)
+		if r.reliable() {
+			fail = &failure{reason: iu.NoRecvDesc, msg: r.mexp, named: true}
 		}
-		return
+		return false, fail
 	case h.MsgID == r.front:
-		c.take1(now, f, h, true)
-		return
+		return r.addFrame(now, f, h, true)
 	}
 	// Mrcv is after Mexp, so a message, or the end of a message, was lost. [FCVI-8.4-6]
 	// [FCVI-8.4-7]
 	p.stats.Gaps++
 	m := r.at(r.front)
-	if c.reliable() {
-		reason := iu.MsgLost
-		if m.open {
-			reason = iu.FrameLost
-		}
-		c.lost(now, m, reason, r.front)
-		return
+	if r.reliable() {
+		return false, r.lost(m, m.lostAs(), r.front)
 	}
 	if m.open {
 		p.stats.Discarded++ // [FCVI-3-3]
@@ -78,20 +95,21 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	r.stallAt = 0
 	if f.Param != 0 && h.Op.HasData() {
 		p.stats.Discarded++
-		return // the frame is not the first of its message, so it is ignored
+		return false, nil // the frame is not the first of its message, so it is ignored
 	}
 	if r.mexp == r.front {
 		r.mexp, r.front = h.MsgID, h.MsgID
-	} else if !r.skip(h.MsgID, c.recvWindow()) {
+	} else if !r.skip(h.MsgID, r.recvWindow()) {
 		p.stats.WindowFull++
-		return
+		return false, nil
 	}
-	c.take1(now, f, h, true)
+	return r.addFrame(now, f, h, true)
 }
 
-// take1 adds a frame to its message, and delivers messages if the frame completes the next message.
-func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
-	r, p := &c.rx, c.p
+// addFrame adds a frame to its message, and delivers messages if the frame completes the next message.
+// more has the same meaning as for request.
+func (r *receiver) addFrame(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) (more bool, fail *failure) {
+	p := r.p
 	m := r.at(h.MsgID)
 	if !m.open {
 		r.reset(m)
@@ -99,30 +117,28 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 		m.rxid = p.rxid(f)
 	} else if m.h != *h || m.oxid != f.OXID || m.seq != f.SeqID || m.class != f.Class() { // [FCVI-5.5-3] [FCVI-5.2.1-10] [FCVI-6.1-1] [FCFS-2.10-3]
 		p.stats.Synonyms++ // [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5]
-		return
+		return false, nil
 	}
 	if m.complete {
 		p.stats.LateFrames++
-		return
+		return false, nil
 	}
 	off, n := f.Param, uint32(len(f.Payload))
 	if !h.Op.HasData() {
 		off = 0
 	}
 	end := uint64(off) + uint64(n)
-	limit := uint64(c.mts)
+	limit := uint64(r.mts)
 	if h.Op == iu.WriteRqst {
 		limit = uint64(h.Total)
 	}
 	switch {
 	case end > limit, f.Last() && h.Op == iu.WriteRqst && end != limit, m.end >= 0 && end > uint64(m.end),
-		h.Total > c.mts && h.Op != iu.SendRqst:
-		if h.Op == iu.SendRqst && end > limit || h.Op != iu.SendRqst && h.Total > c.mts {
-			c.reject1(now, m, iu.TooLong)
-		} else {
-			c.violation(now, h.MsgID) // [FCVI-6.4-1]
+		h.Total > r.mts && h.Op != iu.SendRqst:
+		if h.Op == iu.SendRqst && end > limit || h.Op != iu.SendRqst && h.Total > r.mts {
+			return false, r.reject(now, m, iu.TooLong)
 		}
-		return
+		return false, r.violation(h.MsgID) // [FCVI-6.4-1]
 	}
 	res := m.got.add(off, n, inOrder) // [FCVI-8.4-3]
 	if res == spanSeen && n == 0 && m.end < 0 && f.Last() {
@@ -131,28 +147,28 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 	switch res {
 	case spanSeen: // D4 [FCVI-8.4-5]
 		p.stats.LateFrames++
-		return
+		return false, nil
 	case spanHole: // D3 [FCVI-8.4-4]
 		p.stats.Gaps++
-		if c.reliable() {
-			c.lost(now, m, iu.FrameLost, h.MsgID)
-			return
+		if r.reliable() {
+			return false, r.lost(m, iu.FrameLost, h.MsgID)
 		}
 		p.stats.Discarded++ // [FCFS-2.10-5]
 		r.reset(m)
 		r.front++
 		r.mexp = r.front
 		r.stallAt = 0
-		return
+		return false, nil
 	case spanFull:
-		c.reject1(now, m, iu.PortResources)
-		return
+		return false, r.reject(now, m, iu.PortResources)
 	}
 	if f.Last() {
 		m.end = int64(end)
 	}
-	if !m.discard && !c.placeFrame(now, m, off, f.Payload) {
-		return
+	if !m.discard {
+		if ok, fail := r.placeFrame(now, m, off, f.Payload); !ok {
+			return false, fail
+		}
 	}
 	if m.end >= 0 && m.got.covers(uint32(m.end)) {
 		m.complete = true
@@ -162,44 +178,44 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 			}
 		}
 	}
-	c.stall(now, m)
+	r.stall(now, m)
 	switch {
 	case h.MsgID != r.mexp:
 	case m.complete:
-		c.deliver(now)
-	case uint32(end) == m.got.next() && !m.held && !m.discard:
-		c.follow(now, f, false)
+		return false, r.deliver(now)
+	default:
+		more = uint32(end) == m.got.next() && !m.held && !m.discard
 	}
+	return more, nil
 }
 
-// lost breaks a reliable connection because of a hole in the request stream. The received part of
+// lost returns the failure of a reliable connection that has a hole in the request stream. The received part of
 // the current message is reported as partial. [FCVI-8.4-4] [FCVI-3-4] [VIA-4.5-3]
-func (c *conn) lost(now fc.Time, m *rxMsg, reason iu.Reason, id iu.MsgID) {
-	c.partial(m)
-	c.fail(now, reason, id, true)
+func (r *receiver) lost(m *rxMsg, reason iu.Reason, id iu.MsgID) *failure {
+	r.partial(m)
+	return &failure{reason: reason, msg: id, named: true}
 }
 
 // partial reports the incomplete message m to the consumer. Without any arrived frame of m, partial
 // does nothing.
-func (c *conn) partial(m *rxMsg) {
+func (r *receiver) partial(m *rxMsg) {
 	if !m.open {
 		return
 	}
 	if t := &messageTypes[m.h.Op]; t.fail != nil {
-		t.fail(c, m)
+		t.fail(r, m)
 	}
 }
 
 // stall sets the time when an incomplete stream counts as broken: T_GAP after the last frame of the
 // expected message, or after the first frame beyond that message. [FCVI-8.4-10]
-func (c *conn) stall(now fc.Time, m *rxMsg) {
-	r := &c.rx
+func (r *receiver) stall(now fc.Time, m *rxMsg) {
 	if m.complete && m.h.MsgID == r.mexp {
 		r.stallAt = 0
 		return // deliver looks for later messages
 	}
 	if m.h.MsgID == r.mexp || r.stallAt == 0 {
-		r.stallAt = now + c.gap()
+		r.stallAt = now + r.gap()
 	}
 	if !r.timer.Active() {
 		r.timer.Set(r.stallAt)
@@ -207,24 +223,19 @@ func (c *conn) stall(now fc.Time, m *rxMsg) {
 }
 
 // gapExpired runs when a gap may have existed for T_GAP.
-func (c *conn) gapExpired(now fc.Time) {
-	r, p := &c.rx, c.p
-	if r.stallAt == 0 || c.state != stConnected || c.up == nil || r.waiting {
-		return
+func (r *receiver) gapExpired(now fc.Time) *failure {
+	p := r.p
+	if r.stallAt == 0 || r.waiting {
+		return nil
 	}
 	if now < r.stallAt {
 		r.timer.Set(r.stallAt)
-		return
+		return nil
 	}
 	p.stats.Gaps++
 	m := r.at(r.mexp)
-	if c.reliable() { // [FCVI-B-1] [FCVI-B-2] [FCVI-B-3]
-		reason := iu.MsgLost
-		if m.open {
-			reason = iu.FrameLost
-		}
-		c.lost(now, m, reason, r.mexp)
-		return
+	if r.reliable() { // [FCVI-B-1] [FCVI-B-2] [FCVI-B-3]
+		return r.lost(m, m.lostAs(), r.mexp)
 	}
 	// At Unreliable Delivery the stream continues with the oldest complete message, or otherwise
 	// with the oldest message that has begun.
@@ -234,39 +245,28 @@ func (c *conn) gapExpired(now fc.Time) {
 		p.stats.Discarded++
 		r.reset(m)
 	}
-	for id := r.mexp + 1; id-r.mexp < c.recvWindow(); id++ {
+	for id := r.mexp + 1; id-r.mexp < r.recvWindow(); id++ {
 		if r.ahead(id) != nil {
 			next = id
 			break
 		}
 	}
 	r.mexp = next
-	if r.front-r.mexp >= c.recvWindow() {
+	if r.front-r.mexp >= r.recvWindow() {
 		r.front = r.mexp
 	}
-	c.deliver(now)
-	p.pump(now)
+	return r.deliver(now)
 }
 
-// abortedMessage handles an ABTS for an incomplete message. It returns true if a message or an
-// answer of this connection has the Exchange.
-func (c *conn) abortedMessage(now fc.Time, oxid uint16) bool {
-	if c.state != stConnected || c.up == nil {
-		return false
-	}
-	for i := range c.tx.answers.len() {
-		if c.tx.answers.at(i).oxid == oxid {
-			return true
-		}
-	}
-	r := &c.rx
+// aborted handles an ABTS for an incomplete message. It returns true if a message has the Exchange.
+func (r *receiver) aborted(oxid uint16) bool {
 	for i := range r.win {
 		m := &r.win[i]
 		if !m.open || m.oxid != oxid {
 			continue
 		}
-		if !c.reliable() && !m.complete {
-			c.p.stats.Discarded++
+		if !r.reliable() && !m.complete {
+			r.p.stats.Discarded++
 			id := m.h.MsgID
 			r.reset(m)
 			if id == r.mexp && id == r.front {

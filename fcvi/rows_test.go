@@ -64,7 +64,7 @@ func TestStreamExchange(t *testing.T) {
 	at := s.net.Now()
 	place := func(now fc.Time) uint16 {
 		t.Helper()
-		if !c.exchange(now, &iu.Header{Op: iu.SendRqst}) {
+		if !c.tx.exchange(now, &iu.Header{Op: iu.SendRqst}) {
 			t.Fatal("no Exchange")
 		}
 		return tx.oxid
@@ -79,18 +79,18 @@ func TestStreamExchange(t *testing.T) {
 		t.Errorf("beyond it: Exchange %#x, was %#x", second, first)
 	}
 	// The Exchange has ended, and another Exchange uses the id.
-	tx.stream = false
+	tx.stream.open = false
 	if third := place(at + 10*half); third == second || c.p.oxids.owner(second) != c {
 		t.Errorf("the id of an Exchange that is over was given back: %#x, %#x", third, second)
 	}
 	for ok := true; ok; {
 		_, ok = c.p.oxids.alloc(nil)
 	}
-	tx.stream = false
-	if c.exchange(at+10*half, &iu.Header{Op: iu.SendRqst}) || tx.stream {
+	tx.stream.open = false
+	if c.tx.exchange(at+10*half, &iu.Header{Op: iu.SendRqst}) || tx.stream.open {
 		t.Error("an Exchange where there is no id left")
 	}
-	if c.exchange(at, &iu.Header{Op: iu.ReadRqst}) {
+	if c.tx.exchange(at, &iu.Header{Op: iu.ReadRqst}) {
 		t.Error("an Exchange for a Read where there is no id left")
 	}
 }
@@ -178,7 +178,7 @@ func TestAnsweredTooSoon(t *testing.T) {
 	}
 	id := a.c.tx.curID
 	f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: fc.Header{OXID: a.c.tx.oxid, RXID: 0x1234}}
-	a.c.tx.pending.push(pending{id: id - 1, end: -1})
+	a.c.tx.resp.pending.push(pending{id: id - 1, end: -1})
 	a.c.response(s.net.Now(), &f, &iu.Header{Op: iu.SendResp, MsgID: id})
 	s.net.Run(time.Second)
 	if r, h := firstDisconnect(*all); r != iu.UnexpectedResp || h.MsgID != id || a.broke != 1 {
@@ -215,10 +215,10 @@ func TestDisconnectTells(t *testing.T) {
 			a.post(vi.OpSendReceive, []byte("x"))
 		}
 		s.net.Run(time.Millisecond)
-		a.c.tx.pending.at(0).probe = v.name == "an error of a probe" // a request that no consumer has posted
+		a.c.tx.resp.pending.at(0).probe = v.name == "an error of a probe" // a request that no consumer has posted
 		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle,
 			Total: a.c.own.id, Flags: v.flags,
-			MsgID: a.c.tx.pending.at(0).id + v.at, Param: iu.Status{Reason: v.reason}.Param()}
+			MsgID: a.c.tx.resp.pending.at(0).id + v.at, Param: iu.Status{Reason: v.reason}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		var done []vi.Status
 		for _, w := range a.sends {
@@ -253,9 +253,9 @@ func TestClass2Completes(t *testing.T) {
 		t.Error("complete before an ACK came")
 	}
 	s.net.Run(time.Second)
-	if !w.done || w.status != 0 || acks < 5 || last != 0 || a.c.tx.acking.len() != 0 {
+	if !w.done || w.status != 0 || acks < 5 || last != 0 || a.c.tx.acks.len() != 0 {
 		t.Errorf("done %v, %v with %d ACKs, before the one numbered %d; %d awaited", w.done,
-			w.status, acks, last, a.c.tx.acking.len())
+			w.status, acks, last, a.c.tx.acks.len())
 	}
 }
 
@@ -330,13 +330,13 @@ func TestDraining(t *testing.T) {
 	a, _ := s.connect(iu.ReliableReception)
 	a.c.tx.draining = true
 	a.sends = append(a.sends, &fakeSend{ctl: vi.OpSendReceive})
-	if a.c.startMessage(s.net.Now()) || a.next1 != 0 {
+	if ok, _ := a.c.tx.startMessage(s.net.Now()); ok || a.next1 != 0 {
 		t.Error("a message begins")
 	}
 	a.c.tx.draining = false
 	a.c.attrs.Reliability = iu.Unreliable // at this level a bad descriptor does not end the connection
 	a.sends = append([]*fakeSend{{ctl: vi.OpSendReceive, bad: true}}, a.sends...)
-	if !a.c.startMessage(s.net.Now()) || a.next1 != 2 || a.sends[0].status != vi.StatusLengthError || a.sends[1].done {
+	if ok, _ := a.c.tx.startMessage(s.net.Now()); !ok || a.next1 != 2 || a.sends[0].status != vi.StatusLengthError || a.sends[1].done {
 		t.Error("no message begins")
 	}
 }
@@ -505,8 +505,8 @@ func TestSourceGone(t *testing.T) {
 	b.p.room = func(fc.Addr) int { return 0 }
 	w := a.post(vi.OpRDMARead, make([]byte, 5000))
 	s.net.Run(10 * time.Millisecond)
-	if b.c.tx.answers.len() != 1 {
-		t.Fatalf("%d answers wait", b.c.tx.answers.len())
+	if b.c.answers.len() != 1 {
+		t.Fatalf("%d answers wait", b.c.answers.len())
 	}
 	b.rights[1] = false
 	b.p.room = room
@@ -638,9 +638,9 @@ func TestClass2Gone(t *testing.T) {
 	a.c.posted(s.net.Now())
 	s.net.Run(time.Second)
 	if a.sends[0].status != vi.StatusProtectionError || !a.sends[1].done || a.sends[1].status != 0 ||
-		!r.done || a.c.tx.acking.len() != 0 {
+		!r.done || a.c.tx.acks.len() != 0 {
 		t.Errorf("%v; %v %v, received %v; %d ACKs are awaited", a.sends[0].status, a.sends[1].done,
-			a.sends[1].status, r.done, a.c.tx.acking.len())
+			a.sends[1].status, r.done, a.c.tx.acks.len())
 	}
 }
 
@@ -686,8 +686,8 @@ func TestFailedWhileSent(t *testing.T) {
 		t.Errorf("done %v, %v, broken %d", w.done, w.status, a.broke)
 	}
 	s.net.Run(10 * time.Second)
-	if !next.done || next.status != 0 || a.c.tx.acking.len() != 0 {
-		t.Errorf("the next: %v, %v; %d ACKs are awaited", next.done, next.status, a.c.tx.acking.len())
+	if !next.done || next.status != 0 || a.c.tx.acks.len() != 0 {
+		t.Errorf("the next: %v, %v; %d ACKs are awaited", next.done, next.status, a.c.tx.acks.len())
 	}
 }
 
@@ -702,7 +702,7 @@ func TestBrokenInStream(t *testing.T) {
 		t.Fatal("nothing is being sent")
 	}
 	before := a.p.stats.Aborts
-	a.c.fail(s.net.Now(), iu.Protocol, 0, false)
+	a.c.fail(s.net.Now(), &failure{reason: iu.Protocol})
 	if n := a.p.stats.Aborts - before; n != 0 || a.broke != 1 || a.c.state != stError {
 		t.Errorf("%d ABTS, broken %d, %v", n, a.broke, a.c.state)
 	}
@@ -790,7 +790,7 @@ func TestStallBeyond(t *testing.T) {
 		{&rxMsg{h: expected.h, complete: true}, now + 4, 0},
 		{&rxMsg{h: beyond.h, complete: true}, now + 5, now + 5 + b.c.gap()},
 	} {
-		if b.c.stall(step.at, step.m); r.stallAt != step.want {
+		if b.c.rx.stall(step.at, step.m); r.stallAt != step.want {
 			t.Errorf("step %d: declared at %v, want %v", i, r.stallAt, step.want)
 		}
 	}

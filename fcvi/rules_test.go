@@ -74,18 +74,18 @@ func TestAsks(t *testing.T) {
 			tx := &c.tx
 			was := *tx
 			defer func() { *tx = was }()
-			tx.pending = fifo[pending]{}
+			tx.resp.pending = fifo[pending]{}
 			for range v.pending {
-				tx.pending.push(pending{})
+				tx.resp.pending.push(pending{})
 			}
 			c.attrs.Streaming, c.rattrs.Streaming = v.ours, v.theirs
-			tx.unasked, tx.unaskedBytes, tx.unproven, tx.cur.n = v.unasked, v.bytes, v.unproven, v.n
+			tx.unasked, tx.unaskedBytes, tx.resp.unproven, tx.cur.n = v.unasked, v.bytes, v.unproven, v.n
 			sends, next := a.sends, a.next1
 			a.sends, a.next1 = nil, 0
 			if v.more {
 				a.sends = []*fakeSend{{}}
 			}
-			got := c.asks()
+			got := c.tx.asks()
 			a.sends, a.next1 = sends, next
 			if got != v.asks {
 				t.Errorf("%s: asks %t", v.what, got)
@@ -106,7 +106,7 @@ func TestAsksSmallWindow(t *testing.T) {
 		a, _ := s.connect(iu.ReliableReception)
 		a.c.attrs.Streaming, a.c.rattrs.Streaming, a.c.rattrs.MaxUnacked = true, true, window
 		a.sends = []*fakeSend{{}}
-		if got := a.c.asks(); got != want {
+		if got := a.c.tx.asks(); got != want {
 			t.Errorf("window of %d: asks %v", window, got)
 		}
 	}
@@ -153,16 +153,16 @@ func TestStartsMessage(t *testing.T) {
 					ctl = vi.OpRDMARead
 				}
 				a.sends, a.next1 = []*fakeSend{{ctl: ctl, data: make([]byte, 10), va: 1000, mh: 7}}, 0
-				tx.pending, tx.acking = fifo[pending]{}, fifo[ackWait]{}
+				tx.resp.pending, tx.acks.fifo = fifo[pending]{}, fifo[ackWait]{}
 				for range v.pending {
-					tx.pending.push(pending{w: work{op: iu.SendRqst}})
+					tx.resp.pending.push(pending{w: work{op: iu.SendRqst}})
 				}
 				if v.acking > 0 {
-					tx.acking.push(ackWait{id: tx.nextID - iu.MsgID(v.acking)})
+					tx.acks.push(ackWait{id: tx.nextID - iu.MsgID(v.acking)})
 				}
-				tx.reads, tx.unproven = v.reads, v.unproven
-				began := c.startMessage(s.net.Now())
-				if got := a.next1 == 1; got != v.starts || began != v.starts {
+				tx.resp.reads, tx.resp.unproven = v.reads, v.unproven
+				began, fail := c.tx.startMessage(s.net.Now())
+				if got := a.next1 == 1; got != v.starts || began != v.starts || fail != nil {
 					t.Errorf("%v, %s: starts %t", level, v.what, got)
 				}
 			})
@@ -197,7 +197,7 @@ func TestPlaceWrite(t *testing.T) {
 			b.c.attrs.Write = v.enabled
 			m := &rxMsg{h: v.h, checked: v.checked, bad: v.bad}
 			stats, traffic := b.c.p.stats.PlacedBytes, b.c.traffic.ReceivedBytes
-			if !b.c.placeWrite(s.net.Now(), m, 0, []byte(v.data)) {
+			if ok, fail := b.c.rx.placeWrite(s.net.Now(), m, 0, []byte(v.data)); !ok || fail != nil {
 				t.Errorf("%s: the message does not go on to its end", v.what)
 			}
 			n := uint64(len(v.placed))

@@ -30,11 +30,15 @@ func (c *conn) Take(b []byte) bool {
 	if c.state != stConnected || c.up == nil || c.paused {
 		return false
 	}
-	taken := false
+	taken, fail := false, (*failure)(nil)
 	if c.run.resp {
-		taken = c.takeRead(b)
+		taken, fail = c.tx.takeRead(c.run.now, b)
 	} else {
-		taken = c.takeRequest(b)
+		taken, fail = c.rx.take(c.run.now, b)
+	}
+	if fail != nil {
+		c.fail(c.run.now, fail)
+		c.p.pump(c.run.now)
 	}
 	if taken {
 		c.p.stats.RecvFrames++
@@ -43,46 +47,21 @@ func (c *conn) Take(b []byte) bool {
 	return taken
 }
 
-// takeRequest places b, the payload that continues the next message of the request stream. It
+// take places b, the payload that continues the next message of the request stream. It
 // returns false, without effect, if the frame needs all checks.
-func (c *conn) takeRequest(b []byte) bool {
-	r := &c.rx
+func (r *receiver) take(now fc.Time, b []byte) (taken bool, fail *failure) {
 	m := r.ahead(r.mexp)
 	if m == nil || m.complete || m.discard || m.held || m.end >= 0 || r.failed != iu.Accepted {
-		return false
+		return false, nil
 	}
-	limit := c.mts
+	limit := r.mts
 	if m.h.Op == iu.WriteRqst {
 		limit = m.h.Total
 	}
 	off := m.got.next()
 	if uint64(off)+uint64(len(b)) > uint64(limit) || !m.got.extend(uint32(len(b))) {
-		return false
+		return false, nil
 	}
-	if !c.placeFrame(c.run.now, m, off, b) {
-		c.p.pump(c.run.now)
-	}
-	return true
-}
-
-// takeRead places b, the next payload of the oldest READ_RESP. The result is false, without effect,
-// if the frame needs all checks.
-func (c *conn) takeRead(b []byte) bool {
-	if c.tx.pending.len() == 0 {
-		return false
-	}
-	q := c.tx.pending.at(0)
-	off, n := q.got.next(), uint32(len(b))
-	if q.done || uint64(off)+uint64(n) > uint64(q.w.n) || !q.got.extend(n) {
-		return false
-	}
-	if bad := c.up.scatterRead(&q.w, off, b); bad != 0 {
-		q.bad, q.reason, q.done = bad, iu.PortInternal, true
-		c.retire(c.run.now)
-		c.p.pump(c.run.now)
-		return true
-	}
-	c.p.stats.PlacedBytes += uint64(n)
-	c.traffic.ReceivedBytes += uint64(n)
-	return true
+	_, fail = r.placeFrame(now, m, off, b)
+	return true, fail
 }

@@ -6,187 +6,210 @@ import (
 	"viaduct/vi"
 )
 
-// txState is the state of the transmitting side of a connection.
-type txState struct {
-	nextID   iu.MsgID
-	cur      work // the descriptor in transmission, if busy is set
+// A sender has the requests of this side: it transmits posted descriptors as messages, within the
+// peer's windows, and completes them. It returns the failure that ends the connection, if there is
+// one.
+type sender struct {
+	*shared
+	nextID       iu.MsgID // id of the next request
+	message               // in transmission, if busy is set
+	stream       streamExchange
+	unasked      int  // streamed messages since the last requested response
+	unaskedBytes int  // their bytes
+	draining     bool // a descriptor failed at this side; the connection ends after the answers to earlier ones
+
+	acks  acks      // sent messages without ACK, in class 2
+	resp  responses // sent messages without response
+	proof proof     // sent messages without any report
+}
+
+// A message is a request in transmission.
+type message struct {
 	busy     bool
+	cur      work // the descriptor
 	curID    iu.MsgID
 	oxid     uint16
 	seq      uint8
 	cnt      uint16
 	off      uint32
-	answered bool
+	answered bool // the message requests a response
 	hdr      [iu.LongLen]byte
 	hdrLen   int
 	use      iu.Use
 	rctl     fc.RCtl
 	dfctl    uint8
-
-	pending      fifo[pending] // in MSG_ID order
-	unproven     int64         // payload bytes of the pending messages
-	reads        int
-	unasked      int // streamed messages since the last requested response
-	unaskedBytes int
-	proof        proof
-	answers      fifo[answer]
-	turn         bool // the turn of a response; responses and requests alternate
-
-	stream    bool // a stream Exchange is open
-	streamOX  uint16
-	streamN   int
-	streamCnt uint16
-	streamAt  fc.Time
-
-	acking  fifo[ackWait] // class 2: messages whose ACKs are awaited
-	timer   *fc.Timer     // expires when a response is overdue
-	heard   fc.Time       // time of the last progress of the response stream
-	respGap fc.Time       // time at which the gap in the response stream counts as a loss
-	stopped bool
-
-	draining bool // a descriptor failed at this side; the connection ends after the answers to earlier ones
 }
 
-// startStreams initializes the streams of both directions. [FCVI-5.9.6-1]
-func (c *conn) startStreams() {
-	c.tx = txState{nextID: c.initTx}
-	c.tx.timer = c.p.np.Timers().New(c.respExpired)
-	c.tx.proof.timer = c.p.np.Timers().New(c.proofDue)
-	c.rx = rxState{mexp: c.initRx, front: c.initRx, failed: iu.Accepted}
-	c.rx.timer = c.p.np.Timers().New(c.gapExpired)
+// stop ends the transmission of messages.
+func (t *sender) stop(now fc.Time) {
+	t.resp.stopped = true
+	t.resp.timer.Stop()
+	t.proof.timer.Stop()
+	if t.busy {
+		t.p.oxids.lock(now, t.oxid)
+	}
+	t.busy = false
+	t.acks.truncate(0)
 }
 
-// stopStreams ends message transfer in both directions.
-func (c *conn) stopStreams(now fc.Time) {
-	if c.tx.timer == nil {
-		return // never connected
+// abort sends ABTS for the open Exchanges of all messages. [FCVI-8.4-16]
+func (t *sender) abort(now fc.Time) {
+	if t.remote == nil || !t.remote.LoggedIn() {
+		return
 	}
-	c.tx.stopped = true
-	c.tx.timer.Stop()
-	c.tx.proof.timer.Stop()
-	c.rx.timer.Stop()
-	if c.tx.busy {
-		c.p.oxids.lock(now, c.tx.oxid)
+	if t.busy && !t.stream.open {
+		t.p.oxids.abort(now, t.remote, t.class, t.oxid, fc.Unassigned)
+		t.busy = false
 	}
-	c.tx.busy = false
-	c.tx.acking.truncate(0)
-	// Answers to RDMA Reads are dropped, because their memory must not be accessed any more.
-	// Answers without data are still sent.
-	n := 0
-	answers := c.tx.answers.all()
-	for _, a := range answers {
-		if a.op != iu.ReadResp || a.flags&iu.FlagErr != 0 {
-			answers[n] = a
-			n++
-		}
-	}
-	c.tx.answers.truncate(n)
+	t.resp.abort(now)
 }
 
-// posted runs when send descriptors were posted.
-func (c *conn) posted(now fc.Time) {
-	if c.state == stConnected && c.up != nil {
-		c.p.activate(c)
-		c.p.pump(now)
+// step sends frames of the message in transmission, or of the next one, at most room. A wanted probe
+// goes first. step returns the number of frames. idle means that there is nothing to send.
+func (t *sender) step(now fc.Time, room int) (sent int, idle bool, fail *failure) {
+	if t.proof.want && !t.busy && t.openProbe(now) {
+		return 1, false, nil
 	}
-}
-
-// step sends one frame, or several successive frames of a sequence, at most room. It returns their
-// number, or 0 if nothing can be sent now.
-func (c *conn) step(now fc.Time, room int) int {
-	if c.gone || c.remote == nil || !c.remote.Ready() {
-		return 0
-	}
-	if c.class == fc.Class2 {
-		if room = 1; !c.remote.Room() {
-			return 0
+	if !t.busy {
+		if ok, fail := t.startMessage(now); !ok {
+			return 0, true, fail
 		}
 	}
-	t := &c.tx
-	t.turn = !t.turn
-	if t.turn && t.answers.len() > 0 {
-		return c.sendAnswer(now, room)
-	}
-	if c.state == stConnected && c.up != nil && !c.paused {
-		if t.proof.want && !t.busy && c.openProbe(now) {
-			return 1
-		}
-		if t.busy || c.startMessage(now) {
-			return c.sendFrames(now, room)
-		}
-	}
-	if t.answers.len() > 0 {
-		return c.sendAnswer(now, room)
-	}
-	return 0
+	sent, fail = t.sendFrames(now, room)
+	return sent, false, fail
 }
 
 // startMessage starts the next send descriptor, if the peer can accept another request. It returns
 // false if no message was started. [FCVI-F-2]
-func (c *conn) startMessage(now fc.Time) bool {
-	t := &c.tx
+func (t *sender) startMessage(now fc.Time) (ok bool, fail *failure) {
 	for !t.draining {
-		ctl, ok := c.up.peek()
+		ctl, ok := t.up.peek()
 		if !ok {
-			return false
+			return false, nil
 		}
 		read := ctl.Op() == vi.OpRDMARead
-		if read && t.reads >= max(1, int(c.rattrs.MaxReads)) { // [FCVI-5.2.4-7] [VIA-4.3-4]
-			return false
+		if read && t.resp.reads >= max(1, int(t.rattrs.MaxReads)) { // [FCVI-5.2.4-7] [VIA-4.3-4]
+			return false, nil
 		}
-		limit := c.sendWindow()
-		if (read || c.rr()) && (t.pending.len() >= limit || // [FCVI-E-1]
-			t.pending.len() > 0 && t.unproven+int64(c.mts) > int64(c.maxHold())) {
-			return false
+		limit := t.sendWindow()
+		if (read || t.rr()) && (t.resp.pending.len() >= limit || // [FCVI-E-1]
+			t.resp.pending.len() > 0 && t.resp.unproven+int64(t.mts) > int64(t.maxHold())) {
+			return false, nil
 		}
-		if t.acking.len() > 0 && int(t.nextID-t.acking.at(0).id) >= limit {
-			return false // a lost frame is sent again, and the peer stores the messages after it
+		if t.acks.len() > 0 && int(t.nextID-t.acks.at(0).id) >= limit {
+			return false, nil // a lost frame is sent again, and the peer stores the messages after it
 		}
 		w := &t.cur
 		*w = work{}
-		c.up.next(w)
+		t.up.next(w)
 		if w.bad == 0 {
-			return c.openMessage(now)
+			return t.openMessage(now)
 		}
-		c.up.finish(w, w.bad)
-		if c.reliable() {
-			c.drain(now)
-			return false
+		t.up.finish(w, w.bad)
+		if t.reliable() {
+			return false, t.drain()
 		}
 	}
-	return false
+	return false, nil
 }
 
-// drain ends the connection because a local descriptor is in error. drain first waits until the
-// requests before the descriptor are answered, or in class 2 acknowledged, so that they complete
-// with success.
-func (c *conn) drain(now fc.Time) {
-	t := &c.tx
+// drain stops the transmission of further messages, because a local descriptor is in error. drained
+// ends the connection after the requests before the descriptor are answered, or in class 2
+// acknowledged, so that they complete with success.
+func (t *sender) drain() *failure {
 	t.draining = true
-	if n := t.pending.len(); n > 0 && !t.pending.at(n-1).asked && c.probes() {
-		t.proof.want = true // the answer to a probe proves the delivery of all requests before the probe
-		c.p.activate(c)
+	if n := t.resp.pending.len(); n > 0 && !t.resp.pending.at(n-1).asked && t.probes() {
+		t.proof.request() // the answer to a probe proves the delivery of all requests before the probe
 	}
-	c.drained(now)
+	return t.drained()
 }
 
-// drained ends a draining connection if nothing is outstanding, and returns true if it has.
-func (c *conn) drained(now fc.Time) bool {
-	t := &c.tx
-	if !t.draining || t.pending.len() > 0 || t.acking.len() > 0 {
-		return false
+// drained returns the failure of a draining connection if nothing is outstanding.
+func (t *sender) drained() *failure {
+	if !t.draining || t.resp.pending.len() > 0 || t.acks.len() > 0 {
+		return nil
 	}
-	c.fail2(now, iu.PortInternal, true)
-	return true
+	return &failure{reason: iu.PortInternal, orderly: true}
 }
 
-// fail2 breaks the connection because of a local error. completed means that a descriptor has
-// completed with the error; the other descriptors are then flushed.
-func (c *conn) fail2(now fc.Time, reason iu.Reason, completed bool) {
-	if c.state != stConnected {
-		return
+// response handles a frame of a message response. more reports whether Take may place the frames
+// that continue f. [FCVI-5.2.5-2]
+func (t *sender) response(now fc.Time, f *fc.Frame, h *iu.Header) (more bool, fail *failure) {
+	if !t.nextID.After(h.MsgID) { // the request was never sent [FCVI-8.4-13]
+		return false, &failure{reason: iu.UnexpectedResp, msg: h.MsgID, named: true}
 	}
-	c.breakNow(now, completed)
-	c.setState(stError)
-	c.sendDisconnect(now, reason, 0, false)
+	if t.resp.pending.len() == 0 {
+		t.p.stats.LateFrames++
+		return false, nil
+	}
+	i := t.resp.find(h.MsgID)
+	switch {
+	case i >= 0:
+		done, more, fail := t.resp.arrived(now, f, h, i)
+		if done {
+			fail = t.retire(now)
+		}
+		return more, fail
+	case t.busy && h.MsgID == t.curID:
+		return false, &failure{reason: iu.UnexpectedResp, msg: h.MsgID, named: true}
+	}
+	t.p.stats.LateFrames++
+	return false, nil
+}
+
+// takeRead places b, the next payload of the oldest READ_RESP. The result is false, without effect,
+// if the frame needs all checks.
+func (t *sender) takeRead(now fc.Time, b []byte) (taken bool, fail *failure) {
+	if t.resp.pending.len() == 0 {
+		return false, nil
+	}
+	q := t.resp.pending.at(0)
+	off, n := q.got.next(), uint32(len(b))
+	if q.done || uint64(off)+uint64(n) > uint64(q.w.n) || !q.got.extend(n) {
+		return false, nil
+	}
+	if bad := t.up.scatterRead(&q.w, off, b); bad != 0 {
+		q.bad, q.reason, q.done = bad, iu.PortInternal, true
+		return true, t.retire(now)
+	}
+	t.p.stats.PlacedBytes += uint64(n)
+	t.traffic.ReceivedBytes += uint64(n)
+	return true, nil
+}
+
+// retire completes answered requests, beginning with the oldest.
+func (t *sender) retire(now fc.Time) *failure {
+	r, p := &t.resp, t.p
+	n := 0
+	for n < r.pending.len() && r.pending.at(n).done {
+		q := r.pending.at(n)
+		n++
+		r.unproven -= int64(q.w.n)
+		if t.class == fc.Class2 { // an answer proves that unacknowledged frames have arrived
+			t.acks.drop(q.oxid)
+			p.np.Forget(now, t.remote, q.oxid)
+			p.oxids.release(q.oxid)
+		} else if q.asked {
+			p.oxids.release(q.oxid)
+		}
+		if q.w.op == iu.ReadRqst {
+			r.reads--
+		}
+		t.proof.proved(q)
+		if !q.probe {
+			t.up.finish(&q.w, q.bad)
+		}
+		if q.bad != 0 { // [FCVI-5.2.2-9] [FCVI-E-4]
+			return &failure{reason: q.reason, msg: q.id, named: true, orderly: true}
+		}
+	}
+	if n > 0 {
+		r.retired(now, n)
+		t.wake()
+		if fail := t.drained(); fail != nil {
+			return fail
+		}
+	}
+	r.arm(now)
+	return nil
 }

@@ -235,7 +235,7 @@ func (w *walk) facts() (all []string) {
 	for _, t := range []struct {
 		name string
 		t    *fc.Timer
-	}{{"timer", c.timer}, {"limit", c.limit}, {"responses", c.tx.timer}, {"gap", c.rx.timer}, {"proof", c.tx.proof.timer}} {
+	}{{"timer", c.timer}, {"limit", c.limit}, {"responses", c.tx.resp.timer}, {"gap", c.rx.timer}, {"proof", c.tx.proof.timer}} {
 		if t.t.Active() {
 			fact("%s %v", t.name, (t.t.At() - w.net.Now()).Round(time.Microsecond))
 		}

@@ -47,7 +47,7 @@ func newStation(pc fc.PortConfig, mc machineConfig, out func(s *station) (outlet
 	s := &station{start: time.Now(), armed: fc.Never}
 	s.mu.Lock()
 	s.timer = time.AfterFunc(time.Hour, s.tick)
-	s.np = fc.NewNPort(pc, (*sender)(s))
+	s.np = fc.NewNPort(pc, (*frameSender)(s))
 	s.p = newPort(s.np, mc, s.room)
 	s.mu.Unlock()
 	o, err := out(s)
@@ -71,16 +71,16 @@ func (s *station) room(dst fc.Addr) int {
 // yet own the outlet.
 type starter interface{ begin(s *station) error }
 
-// A sender passes frames to the station's outlet, if any.
-type sender station
+// A frameSender passes frames to the station's outlet, if any.
+type frameSender station
 
-func (s *sender) Send(f *fc.Frame) {
+func (s *frameSender) Send(f *fc.Frame) {
 	if s.out != nil {
 		s.out.Send(f)
 	}
 }
 
-func (s *sender) SendRun(f *fc.Frame, size int, data []byte) {
+func (s *frameSender) SendRun(f *fc.Frame, size int, data []byte) {
 	if s.out != nil {
 		fc.SendRun(s.out, f, size, data)
 	}

@@ -24,25 +24,26 @@ type rxMsg struct {
 	bad      iu.Reason
 }
 
-// rxState is the state of the request stream of a connection. [FCVI-5.2.5-1]
-type rxState struct {
-	mexp     iu.MsgID // id of the next message to deliver
-	front    iu.MsgID // id of the next message to arrive; it is ahead of mexp while messages wait
-	win      []rxMsg  // messages by MSG_ID modulo the length, which is a power of two; nil until the first message
-	timer    *fc.Timer
-	stallAt  fc.Time // time at which missing frames count as lost, or 0 if none are missing
-	hold     int     // total bytes in the buf of held messages
-	waiting  bool    // the message at mexp waits for a receive descriptor
-	capacity uint64  // capacity of the current receive descriptor
-	haveRecv bool    // a receive descriptor was taken and is not completed
-	unasked  bool    // delivered messages have not been answered, because they requested no response
-	failed   iu.Reason
-	failedID iu.MsgID
+// An rxWindow has the messages of the request stream that have arrived in part, or wait for earlier
+// ones. The frames of different messages may arrive in any order. [FCVI-8.4-6]
+type rxWindow struct {
+	mexp  iu.MsgID // id of the next message to deliver
+	front iu.MsgID // id of the next message to arrive; it is ahead of mexp while messages wait
+	win   []rxMsg  // messages by MSG_ID modulo the length, which is a power of two; nil until the first message
+	hold  int      // total bytes in the buf of held messages
 }
 
-// at returns the slot of id, and grows win if necessary. id must be at most rxWindow()-1 ahead of
+// lostAs returns the reason to report if m can't be completed: a frame of m was lost, or all of m.
+func (m *rxMsg) lostAs() iu.Reason {
+	if m.open {
+		return iu.FrameLost
+	}
+	return iu.MsgLost
+}
+
+// at returns the slot of id, and grows win if necessary. id must be at most recvWindow()-1 ahead of
 // mexp.
-func (r *rxState) at(id iu.MsgID) *rxMsg {
+func (r *rxWindow) at(id iu.MsgID) *rxMsg {
 	if int(id-r.mexp) >= len(r.win) {
 		r.grow(int(id - r.mexp))
 	}
@@ -50,7 +51,7 @@ func (r *rxState) at(id iu.MsgID) *rxMsg {
 }
 
 // ahead returns the slot of id if the slot is in use, and nil otherwise.
-func (r *rxState) ahead(id iu.MsgID) *rxMsg {
+func (r *rxWindow) ahead(id iu.MsgID) *rxMsg {
 	if int(id-r.mexp) < len(r.win) {
 		if m := &r.win[int(id)&(len(r.win)-1)]; m.open {
 			return m
@@ -61,7 +62,7 @@ func (r *rxState) ahead(id iu.MsgID) *rxMsg {
 
 // grow makes room for messages up to n ahead of mexp. It doubles win step by step, because on a
 // path that keeps order few slots are needed.
-func (r *rxState) grow(n int) {
+func (r *rxWindow) grow(n int) {
 	size := max(8, len(r.win))
 	for size <= n {
 		size *= 2
@@ -75,7 +76,7 @@ func (r *rxState) grow(n int) {
 }
 
 // reset empties a slot.
-func (r *rxState) reset(m *rxMsg) {
+func (r *rxWindow) reset(m *rxMsg) {
 	if m.held {
 		r.hold -= len(m.buf)
 	}
@@ -90,7 +91,7 @@ func (r *rxState) reset(m *rxMsg) {
 // skip marks the messages from front up to id, exclusive, as discarded, and sets front to id.
 // Messages before front may still wait for receive descriptors. skip returns false if id is beyond
 // the window.
-func (r *rxState) skip(id, window iu.MsgID) bool {
+func (r *rxWindow) skip(id, window iu.MsgID) bool {
 	if id-r.mexp >= window {
 		return false
 	}
@@ -100,9 +101,4 @@ func (r *rxState) skip(id, window iu.MsgID) bool {
 		m.open, m.complete, m.discard, m.h.MsgID = true, true, true, r.front
 	}
 	return true
-}
-
-// abandon drops the incomplete messages when the connection ends.
-func (r *rxState) abandon() {
-	r.win, r.hold, r.waiting = nil, 0, false
 }

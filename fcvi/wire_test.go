@@ -594,7 +594,7 @@ func TestFCVI_7_3(t *testing.T) {
 	for range 5 {
 		b.postRecv(10)
 		a.post(vi.OpSendReceive, []byte("x"))
-		if a.c.tx.pending.len() > 1 {
+		if a.c.tx.resp.pending.len() > 1 {
 			t.Fatal("two at once")
 		}
 	}
