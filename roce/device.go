@@ -19,8 +19,9 @@ type Device struct {
 	regions *regmem.Registry
 }
 
-// Open opens the device of addr, an address of this host. It fails if another socket has bound port
-// 4791 of addr. The caller closes the device.
+// Open opens the device of addr, an address of this host. On Linux, devices of other processes of
+// the same user, and of this process, may have the same address. Open fails if any other socket has
+// bound port 4791 of addr. The caller closes the device.
 func Open(addr netip.Addr) (*Device, error) {
 	port, err := roceudp.Open(addr)
 	if err != nil {

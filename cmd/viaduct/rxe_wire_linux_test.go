@@ -62,6 +62,41 @@ func TestRXEWire(t *testing.T) {
 	}
 }
 
+// Two supervisors serve the same address. Each program reaches the program under the other, and at
+// the same time a program at another address.
+func TestRXEShared(t *testing.T) {
+	t.Parallel()
+	need(t, "ibv_rc_pingpong", "ibverbs-utils")
+	a, b := wireAddr(), wireAddr()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	// The supervisors at a serve one side of both conversations each.
+	replace := strings.NewReplacer("PORT1", strconv.Itoa(testkit.FreePort(t)), "PORT2", strconv.Itoa(testkit.FreePort(t)))
+	const program = "ibv_rc_pingpong -g 1 -c -s 20000 -n "
+	start := func(addr, script string) func() {
+		c, out := rxeAt(ctx, addr, replace.Replace(script))
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			t.Helper()
+			if err := c.Wait(); err != nil {
+				cancel()
+				t.Errorf("%v\n%s", err, out)
+			} else if !strings.Contains(out.String(), "by RoCEv2 from 127.") {
+				t.Errorf("no connection by RoCEv2:\n%s", out)
+			}
+		}
+	}
+	for _, wait := range []func(){
+		start(a, program+"200 -p PORT1 & "+program+"200 -p PORT2 && wait $!"),
+		start(a, "until "+program+"200 -p PORT1 localhost; do sleep 0.5; done"),
+		start(b, "until "+program+"200 -p PORT2 localhost; do sleep 0.5; done"),
+	} {
+		wait()
+	}
+}
+
 // wireAddr returns a random and probably unused loopback address.
 func wireAddr() string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), rand.IntN(256), 1+rand.IntN(250))

@@ -6,24 +6,45 @@ import "viaduct/internal/perturb"
 // Either the socket had no room for the packets, or there were too many packets for the posting
 // goroutine.
 type backlog struct {
-	mu    perturb.Mutex
-	pairs []*Pair       // guarded by mu; each pair once, in the order of add
-	wake  chan struct{} // one slot, filled if pairs is not empty
+	mu    *perturb.Mutex // shared by the backlogs of a port
+	pairs []*Pair        // guarded by mu; in the order of add
+	wake  chan struct{}  // one slot, filled if pairs is not empty
+	heir  *backlog       // guarded by mu; takes the queue pairs after moveTo
 }
 
-// add appends a queue pair, unless the backlog has it already. The caller must not hold the lock of
-// the queue pair.
+func newBacklog(mu *perturb.Mutex) *backlog { return &backlog{mu: mu, wake: make(chan struct{}, 1)} }
+
+// add appends a queue pair, unless a backlog of the port has it already.
 func (b *backlog) add(q *Pair) {
 	b.mu.Lock()
+	if b.heir != nil {
+		b.mu.Unlock()
+		b.heir.add(q)
+		return
+	}
 	if !q.late {
 		q.late = true
 		b.pairs = append(b.pairs, q)
 	}
 	b.mu.Unlock()
+	b.ring()
+}
+
+func (b *backlog) ring() {
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
+}
+
+// moveTo moves the queue pairs, and those that are added later, to another backlog.
+func (b *backlog) moveTo(heir *backlog) {
+	b.mu.Lock()
+	b.heir = heir
+	heir.pairs = append(heir.pairs, b.pairs...)
+	b.pairs = nil
+	b.mu.Unlock()
+	heir.ring()
 }
 
 // next removes and returns the first queue pair, or returns nil if there is none.
@@ -40,37 +61,36 @@ func (b *backlog) next() *Pair {
 	return q
 }
 
-// sendBacklog sends packets of the queue pairs in the backlog until the port is closed. On Linux it
-// is the only goroutine that waits for room in the socket.
-func (p *Port) sendBacklog() {
+// sendBacklog sends packets of the queue pairs in a backlog until done is closed. On Linux it is the
+// only goroutine that waits for room in the socket, which is the socket of the port or of a lane.
+func (p *Port) sendBacklog(b *backlog, s *socket, done chan struct{}) {
 	for {
 		select {
-		case <-p.backlog.wake:
-		case <-p.done:
+		case <-b.wake:
+		case <-done:
 			return
 		}
-		if p.sock.waitRoom(p.takeTurns) != nil {
+		if s.waitRoom(b.takeTurns) != nil {
 			return
 		}
 	}
 }
 
 // takeTurns lets the queue pairs of the backlog send, a turn each, until the backlog is empty. It
-// returns false if the socket is full.
-func (p *Port) takeTurns() bool {
+// returns false if the socket of the backlog is full.
+func (b *backlog) takeTurns() bool {
 	for {
-		q := p.backlog.next()
+		q := b.next()
 		if q == nil {
 			return true
 		}
 		q.mu.Lock()
-		left := q.transmitLocked()
+		left, full := q.transmitLocked(), q.full
 		q.mu.Unlock()
-		if left == nothing {
-			continue
-		}
-		p.backlog.add(q)
-		if left == needsRoom {
+		switch {
+		case left == canGo:
+			b.add(q)
+		case left == needsRoom && full == b:
 			return false
 		}
 	}

@@ -27,7 +27,8 @@ func clogged(t *testing.T) (*Port, net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPort(loopback(), sock)
+	p := newPort(loopback(), new(Share))
+	p.start(sock)
 	t.Cleanup(func() { p.Close() })
 	return p, theirs
 }
@@ -118,7 +119,7 @@ func TestPollBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	any, left := p.pollLocked(false)
+	any, left, _ := p.pollLocked(nil, false)
 	handled := p.Counters().Malformed
 	p.rx.Unlock()
 	if !any || !left || handled != most {

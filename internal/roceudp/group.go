@@ -23,9 +23,9 @@ type group struct {
 	members map[*Pair]Senders // guarded by Port.mu
 }
 
-// A Senders function reports whether datagrams from an address are wanted; nil accepts all. It is
-// called with locks held and must not call the port.
-type Senders func(netip.Addr) bool
+// A Senders function reports whether datagrams from a queue pair at an address are wanted; nil
+// accepts all. It is called with locks held and must not call the port.
+type Senders func(from netip.Addr, qpn uint32) bool
 
 // Join makes a queue pair for datagrams receive datagrams to the group at, if from accepts their
 // sender. A second Join for the same group replaces from. The group must be an address of the
@@ -111,7 +111,7 @@ func (p *Port) receiveGroup(g *group, at netip.Addr) {
 			p.wrongCRC.Add(1)
 			continue
 		}
-		members = p.membersOf(g, from.Addr(), members[:0])
+		members = p.membersOf(g, from.Addr(), pkt.DETH.SourceQPN, members[:0])
 		for _, q := range members {
 			q.mu.Lock()
 			if !q.closed && q.dgram != nil {
@@ -122,12 +122,12 @@ func (p *Port) receiveGroup(g *group, at netip.Addr) {
 	}
 }
 
-// membersOf appends the members of g that accept datagrams from an address to all.
-func (p *Port) membersOf(g *group, from netip.Addr, all []*Pair) []*Pair {
+// membersOf appends the members of g that accept datagrams from a queue pair to all.
+func (p *Port) membersOf(g *group, from netip.Addr, qpn uint32, all []*Pair) []*Pair {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	for q, senders := range g.members {
-		if senders == nil || senders(from) {
+		if senders == nil || senders(from, qpn) {
 			all = append(all, q)
 		}
 	}

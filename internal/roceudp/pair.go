@@ -22,7 +22,11 @@ type Pair struct {
 	taken  int                  // guarded by mu: number of packets of out that the socket has accepted
 	closed bool                 // guarded by mu
 
-	late bool // guarded by backlog.mu: the pair is in the backlog of its port
+	full *backlog // guarded by mu: the backlog of the socket without room, if transmitLocked returned needsRoom
+
+	isExpected func(netip.Addr, []byte) bool // guarded by mu; see SetExpects
+
+	late bool // guarded by Port.lateMu: the pair is in a backlog
 
 	timer *time.Timer   // guarded by mu; nil before it is needed
 	armed rocecore.Time // guarded by mu: when timer fires, 0 if it is not set
@@ -113,7 +117,7 @@ func (q *Pair) Post(rs ...*rocecore.Request) bool {
 		left = q.transmitLocked()
 	}
 	q.mu.Unlock()
-	if left != nothing {
+	if left == canGo {
 		q.port.backlog.add(q)
 	}
 	return true
@@ -210,16 +214,11 @@ func (q *Pair) receiveDatagramLocked(p *ib.Packet, raw []byte, from, to netip.Ad
 	q.dgram.Receive(p, &grh)
 }
 
-// takeTurn sends a turn of packets, and reports whether more packets can be sent at once. If the
-// socket is full, it adds the queue pair to the backlog.
+// takeTurn sends a turn of packets, and reports whether more packets can be sent at once.
 func (q *Pair) takeTurn() bool {
 	q.mu.Lock()
-	left := q.transmitLocked()
-	q.mu.Unlock()
-	if left == needsRoom {
-		q.port.backlog.add(q)
-	}
-	return left == canGo
+	defer q.mu.Unlock()
+	return q.transmitLocked() == canGo
 }
 
 // A remainder says whether a queue pair has more to send after a turn.
@@ -232,7 +231,8 @@ const (
 )
 
 // transmitLocked sends a turn of packets, sets the timer, and returns whether packets remain. It
-// makes no new packets while the socket is full.
+// makes no new packets while the socket is full; the queue pair is in the backlog of that socket
+// then.
 func (q *Pair) transmitLocked() remainder {
 	if q.closed {
 		return nothing
@@ -274,14 +274,38 @@ func (q *Pair) sealLocked() {
 	}
 }
 
-// flushLocked passes the packets of out to the socket, and reports whether the socket accepted all.
+// flushLocked passes the packets of out to the socket of the port or to lanes, and reports whether
+// these accepted all.
 func (q *Pair) flushLocked() bool {
-	if q.taken < q.out.Len() {
-		n, refused := q.port.sock.send(&q.out, q.taken, q.peer)
+	for q.taken < q.out.Len() {
+		s, full, end := &q.port.sock, q.port.backlog, q.out.Len()
+		l := q.laneLocked(q.taken)
+		if l != nil {
+			s, full = &l.sock, l.backlog
+		}
+		if q.dgram != nil { // each datagram has its own destination
+			for end = q.taken + 1; end < q.out.Len() && q.laneLocked(end) == l; end++ {
+			}
+		}
+		n, refused := s.send(&q.out, q.taken, end, q.peer)
 		q.taken += n
 		q.port.unsent.Add(uint64(refused))
+		if q.taken < end {
+			q.full = full
+			full.add(q)
+			return false
+		}
 	}
-	return q.taken == q.out.Len()
+	return true
+}
+
+// laneLocked returns the lane of packet i of out, or nil if the packet takes the network.
+func (q *Pair) laneLocked(i int) *lane {
+	b, to := q.out.Packet(i)
+	if !to.IsValid() {
+		to = q.peer
+	}
+	return q.port.laneTo(to, ib.DestQPN(b))
 }
 
 // armLocked sets the timer for the next deadline. It leaves a timer that fires earlier, because
@@ -314,7 +338,7 @@ func (q *Pair) tick() {
 		left = q.transmitLocked()
 	}
 	q.mu.Unlock()
-	if left != nothing {
+	if left == canGo {
 		q.port.backlog.add(q)
 	}
 }

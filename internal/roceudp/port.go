@@ -3,16 +3,18 @@ package roceudp
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"viaduct/internal/perturb"
 	"viaduct/internal/rocecore"
-	"viaduct/internal/wire/ib"
 )
 
 // ErrLimit reports that the port has as many queue pairs as it can have.
@@ -28,52 +30,65 @@ type Counters struct {
 	NoPair    uint64 // no such queue pair, or the queue pair does not receive
 	Stranger  uint64 // the queue pair is connected, and the sender is not its peer
 	Unsent    uint64 // packets that the operating system refused to send
+	Passed    uint64 // packets for another port of the address, see lane
 }
 
-// A Port is UDP port 4791 of an address. All methods are safe for concurrent use.
+// A Port is UDP port 4791 of an address, alone or together with ports of other shares. All methods
+// are safe for concurrent use.
 type Port struct {
 	addr  netip.Addr
+	share *Share
+	slot  uint8 // of share if other shares may have ports of the address, otherwise 0
 	sock  socket
 	begin time.Time
 
 	mu     perturb.RWMutex
 	pairs  map[uint32]*Pair      // guarded by mu
 	groups map[netip.Addr]*group // guarded by mu
+	lanes  map[uint8]*lane       // guarded by mu; by the slot of the other port
+	kept   map[io.Closer]bool    // guarded by mu; sockets of lanes
 	closed bool                  // guarded by mu
 
 	rx      perturb.Mutex // held by the goroutine that receives
 	batch   *batch        // guarded by rx
 	touched []*Pair       // guarded by rx: pairs with something to send after a batch
+	reading []*lane       // guarded by rx
 
-	backlog backlog
+	lateMu  perturb.Mutex // the mutex of all backlogs
+	backlog *backlog      // of sock
 
 	tap atomic.Pointer[Tap] // nil if SetTap was not called
 
-	malformed, wrongCRC, noPair, stranger, unsent atomic.Uint64
+	malformed, wrongCRC, noPair, stranger, unsent, passed atomic.Uint64
 
 	done  chan struct{} // closed by Close
 	ended sync.WaitGroup
 }
 
-// Open binds port 4791 of addr, an address of this host, and starts to receive. [ROCE-NET-1]
-// [ROCE-NET-2]
-func Open(addr netip.Addr) (*Port, error) { return open(addr, ib.Port) }
-
-func open(addr netip.Addr, port uint16) (*Port, error) {
-	addr = addr.Unmap()
-	sock, err := newSocket(netip.AddrPortFrom(addr, port))
+// open opens a port. It connects the port with the other ports of the address first, because the
+// kernel may give packets for these to the socket at once.
+func (s *Share) open(addr netip.Addr, port uint16) (*Port, error) {
+	p := newPort(addr.Unmap(), s)
+	shared := s.slot != 0 && p.meet(s.slot) == nil
+	sock, err := newSocket(netip.AddrPortFrom(p.addr, port), shared)
 	if err != nil {
-		return nil, fmt.Errorf("roceudp: port %d of %v: %w", port, addr, err)
+		p.end()
+		return nil, fmt.Errorf("roceudp: port %d of %v: %w", port, p.addr, err)
 	}
-	return newPort(addr, sock), nil
+	p.start(sock)
+	return p, nil
 }
 
-func newPort(addr netip.Addr, sock socket) *Port {
-	p := &Port{addr: addr, sock: sock, begin: time.Now(), pairs: make(map[uint32]*Pair), batch: newBatch(),
-		backlog: backlog{wake: make(chan struct{}, 1)}, done: make(chan struct{})}
-	p.ended.Go(p.receive)
-	p.ended.Go(p.sendBacklog)
+func newPort(addr netip.Addr, s *Share) *Port {
+	p := &Port{addr: addr, share: s, begin: time.Now(), pairs: make(map[uint32]*Pair), batch: newBatch(), done: make(chan struct{})}
+	p.backlog = newBacklog(&p.lateMu)
 	return p
+}
+
+func (p *Port) start(sock socket) {
+	p.sock = sock
+	p.ended.Go(func() { p.receive(nil) })
+	p.ended.Go(func() { p.sendBacklog(p.backlog, &p.sock, p.done) })
 }
 
 // Addr returns the address of the port.
@@ -81,12 +96,12 @@ func (p *Port) Addr() netip.Addr { return p.addr }
 
 // Counters returns the current counters.
 func (p *Port) Counters() Counters {
-	return Counters{p.malformed.Load(), p.wrongCRC.Load(), p.noPair.Load(), p.stranger.Load(), p.unsent.Load()}
+	return Counters{p.malformed.Load(), p.wrongCRC.Load(), p.noPair.Load(), p.stranger.Load(), p.unsent.Load(), p.passed.Load()}
 }
 
 func (p *Port) now() rocecore.Time { return time.Since(p.begin) }
 
-// NewPair returns a queue pair with a random number, which is hard to guess. It receives nothing
+// NewPair returns a queue pair with a random number of the share, which is hard to guess. It receives nothing
 // until Receive or Datagrams. The error is ErrLimit or net.ErrClosed.
 func (p *Port) NewPair() (*Pair, error) {
 	p.mu.Lock()
@@ -94,12 +109,12 @@ func (p *Port) NewPair() (*Pair, error) {
 	if p.closed {
 		return nil, net.ErrClosed
 	}
-	if len(p.pairs) >= maxPairs {
+	first, last := p.share.Numbers()
+	if len(p.pairs) >= min(maxPairs, int(last-first)) {
 		return nil, ErrLimit
 	}
-	const firstQPN = 16 // lower numbers are reserved for management
 	for {
-		n := firstQPN + rand.Uint32N(ib.MulticastQPN-firstQPN)
+		n := first + rand.Uint32N(last-first+1)
 		if p.pairs[n] == nil {
 			return p.addLocked(n), nil
 		}
@@ -165,8 +180,20 @@ func (p *Port) Close() error {
 	for _, q := range all {
 		q.Close()
 	}
-	close(p.done)
 	err := p.sock.close()
-	p.ended.Wait()
+	p.end()
 	return err
+}
+
+// end closes the lanes and waits for the goroutines of the port.
+func (p *Port) end() {
+	close(p.done)
+	p.mu.Lock()
+	p.closed = true
+	kept := slices.Collect(maps.Keys(p.kept))
+	p.mu.Unlock()
+	for _, c := range kept { // without mu, which a goroutine that uses c may need
+		c.Close()
+	}
+	p.ended.Wait()
 }

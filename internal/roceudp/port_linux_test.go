@@ -136,7 +136,7 @@ func TestStranger(t *testing.T) {
 		copy(p.batch.buf[0][:], b)
 		p.batch.len[0], p.batch.from[0] = len(b), netip.AddrPortFrom([]netip.Addr{stranger, peer}[i/3], ib.Port)
 		const ofError = 4 // allocations of an error that describes a packet
-		if n := testing.AllocsPerRun(100, func() { p.handleLocked(0) }); n > ofError {
+		if n := testing.AllocsPerRun(100, func() { p.handleLocked(0, false) }); n > ofError {
 			t.Errorf("a packet of kind %d costs %v allocations", i, n)
 		}
 	}

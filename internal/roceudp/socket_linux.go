@@ -1,6 +1,7 @@
 package roceudp
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/netip"
@@ -23,6 +24,8 @@ type socket struct {
 	c   io.Closer
 	raw syscall.RawConn
 	tx  *sync.Pool // contains *transmission
+
+	trailer []byte // of a lane: follows each packet, which has no destination then
 }
 
 // A batchSys holds the arguments of recvmmsg for a batch.
@@ -37,7 +40,7 @@ func newBatch() *batch {
 	s := &b.sys
 	for i := range batchLen {
 		s.iov[i].Base = &b.buf[i][0]
-		s.iov[i].SetLen(maxPacket)
+		s.iov[i].SetLen(len(b.buf[i]))
 		h := &s.hdr[i].Hdr
 		h.Name = (*byte)(unsafe.Pointer(&s.name[i]))
 		h.Iov, h.Iovlen = &s.iov[i], 1
@@ -45,8 +48,8 @@ func newBatch() *batch {
 	return b
 }
 
-func newSocket(at netip.AddrPort) (socket, error) {
-	c, err := listen(at)
+func newSocket(at netip.AddrPort, shared bool) (socket, error) {
+	c, err := listen(at, shared)
 	if err != nil {
 		return socket{}, err
 	}
@@ -57,12 +60,18 @@ func newSocket(at netip.AddrPort) (socket, error) {
 	return s, err
 }
 
-// listen opens a UDP socket with the options RoCEv2 needs.
-func listen(at netip.AddrPort) (*net.UDPConn, error) {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+// listen opens a UDP socket with the options RoCEv2 needs. Shared sockets of one user can have the
+// same address.
+func listen(at netip.AddrPort, shared bool) (*net.UDPConn, error) {
+	var cfg net.ListenConfig
+	if shared {
+		cfg.Control = share
+	}
+	pc, err := cfg.ListenPacket(context.Background(), "udp", at.String())
 	if err != nil {
 		return nil, err
 	}
+	c := pc.(*net.UDPConn)
 	raw, err := c.SyscallConn()
 	if err == nil {
 		var bad error
@@ -83,7 +92,7 @@ func socketOf(c interface {
 	syscall.Conn
 }) (socket, error) {
 	raw, err := c.SyscallConn()
-	return socket{c, raw, &sync.Pool{New: func() any { return new(transmission) }}}, err
+	return socket{c: c, raw: raw, tx: &sync.Pool{New: func() any { return new(transmission) }}}, err
 }
 
 // setOptions makes a socket send IPv4 packets with identification 0 and DF, and without a UDP
@@ -121,8 +130,9 @@ func (s *socket) wait(f func() bool) error {
 	return s.raw.Read(func(uintptr) bool { return f() })
 }
 
-// receive reads packets into b without waiting, and returns their number.
-func (s *socket) receive(b *batch) (n int) {
+// receive reads packets into b without waiting, and returns their number. over is true if the
+// socket failed, which only the socket of a lane does.
+func (s *socket) receive(b *batch) (n int, over bool) {
 	s.raw.Control(func(fd uintptr) {
 		for i := range batchLen {
 			b.sys.hdr[i].Hdr.Namelen = unix.SizeofSockaddrInet6
@@ -137,6 +147,7 @@ func (s *socket) receive(b *batch) (n int) {
 			if e == 0 {
 				n = int(r)
 			}
+			over = e != 0 && e != unix.EAGAIN
 			return
 		}
 	})
@@ -144,11 +155,11 @@ func (s *socket) receive(b *batch) (n int) {
 		h := &b.sys.hdr[i]
 		b.len[i] = int(h.Len)
 		if h.Hdr.Flags&unix.MSG_TRUNC != 0 {
-			b.len[i] = maxPacket + 1
+			b.len[i] = len(b.buf[i]) + 1
 		}
 		b.from[i] = address(&b.sys.name[i])
 	}
-	return n
+	return n, over
 }
 
 // address converts a socket address. An IPv4 address mapped to IPv6 becomes an IPv4 address.
@@ -179,34 +190,41 @@ func sockaddr(a *unix.RawSockaddrInet6, to netip.Addr, port uint16) uint32 {
 // A transmission holds the arguments of sendmmsg.
 type transmission struct {
 	hdr  [batchLen]unix.Mmsghdr
-	iov  [batchLen]unix.Iovec
+	iov  [batchLen][2]unix.Iovec // the packet, and the trailer in a lane
 	name [batchLen]unix.RawSockaddrInet6
 }
 
-// send sends the packets of out from number first on. Packets without a destination go to peer.
-// taken is the number of packets the socket accepted, less than the number of packets if the socket
+// send sends the packets of out from number first to number end. Packets without a destination go
+// to peer. taken is the number of packets the socket accepted, less than the number of packets if the socket
 // is full. refused is the number of taken packets the system refused to send; refused packets count
 // as lost. A closed socket takes and refuses all packets.
-func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
+func (s *socket) send(out *rocecore.Output, first, end int, peer netip.Addr) (taken, refused int) {
 	t := s.tx.Get().(*transmission)
 	defer s.tx.Put(t)
-	for at := first; at < out.Len(); {
-		n := min(batchLen, out.Len()-at)
+	for at := first; at < end; {
+		n := min(batchLen, end-at)
 		for i := range n {
 			b, to := out.Packet(at + i)
 			if !to.IsValid() {
 				to = peer
 			}
-			t.iov[i].Base = &b[0]
-			t.iov[i].SetLen(len(b))
+			iov := &t.iov[i]
+			iov[0].Base = &b[0]
+			iov[0].SetLen(len(b))
 			h := &t.hdr[i].Hdr
+			if s.trailer != nil {
+				iov[1].Base = &s.trailer[0]
+				iov[1].SetLen(len(s.trailer))
+				*h = unix.Msghdr{Iov: &iov[0], Iovlen: 2}
+				continue
+			}
 			*h = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&t.name[i])),
-				Namelen: sockaddr(&t.name[i], to, ib.Port), Iov: &t.iov[i], Iovlen: 1}
+				Namelen: sockaddr(&t.name[i], to, ib.Port), Iov: &iov[0], Iovlen: 1}
 		}
 		done, bad, err := s.sendBatch(t, n)
 		at, taken, refused = at+done, taken+done, refused+bad
 		if err != nil { // the socket is closed
-			return out.Len() - first, refused + out.Len() - at
+			return end - first, refused + end - at
 		}
 		if done < n {
 			break
@@ -222,7 +240,7 @@ func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error
 	err = s.raw.Control(func(fd uintptr) {
 		for done < n {
 			r, _, e := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&t.hdr[done])),
-				uintptr(n-done), unix.MSG_DONTWAIT, 0, 0)
+				uintptr(n-done), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 			switch e {
 			case 0:
 				done += int(r)
@@ -236,6 +254,17 @@ func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error
 		}
 	})
 	return done, refused, err
+}
+
+// sendOne sends a message through a lane without waiting.
+func (s *socket) sendOne(b []byte) error {
+	var bad error
+	if err := s.raw.Control(func(fd uintptr) {
+		bad = unix.Send(int(fd), b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	}); err != nil {
+		return err
+	}
+	return bad
 }
 
 // waitRoom calls f, which sends, until f returns true. It waits for room in the socket between the

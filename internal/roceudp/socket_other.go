@@ -27,12 +27,12 @@ type batchSys struct{}
 
 func newBatch() *batch { return new(batch) }
 
-func listen(at netip.AddrPort) (*net.UDPConn, error) {
+func listen(at netip.AddrPort, _ bool) (*net.UDPConn, error) {
 	return net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 }
 
-func newSocket(at netip.AddrPort) (socket, error) {
-	c, err := listen(at)
+func newSocket(at netip.AddrPort, shared bool) (socket, error) {
+	c, err := listen(at, shared)
 	return socket{c, make(chan arrival, 1)}, err
 }
 
@@ -55,22 +55,22 @@ func (s *socket) wait(f func() bool) error {
 }
 
 // receive copies a packet into b, and returns 1, or 0 if none has arrived.
-func (s *socket) receive(b *batch) int {
+func (s *socket) receive(b *batch) (n int, over bool) {
 	select {
 	case a := <-s.arrived:
 		copy(b.buf[0][:], a.b)
 		b.len[0], b.from[0] = len(a.b), a.from
-		return 1
+		return 1, false
 	default:
-		return 0
+		return 0, false
 	}
 }
 
-// send sends the packets of out from number first on. Packets without a destination go to peer. It
+// send sends the packets of out from number first to number end. Packets without a destination go to peer. It
 // waits while the socket is full, so the socket accepts all packets. refused is the number of
 // packets that the system refused to send; they count as lost.
-func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
-	for i := first; i < out.Len(); i++ {
+func (s *socket) send(out *rocecore.Output, first, end int, peer netip.Addr) (taken, refused int) {
+	for i := first; i < end; i++ {
 		b, to := out.Packet(i)
 		if !to.IsValid() {
 			to = peer
@@ -79,8 +79,11 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 			refused++
 		}
 	}
-	return out.Len() - first, refused
+	return end - first, refused
 }
+
+// sendOne returns errors.ErrUnsupported, because lanes are implemented for Linux only.
+func (s *socket) sendOne([]byte) error { return errors.ErrUnsupported }
 
 // waitRoom calls f until f returns true. On this system f itself waits for room.
 func (s *socket) waitRoom(f func() bool) error {

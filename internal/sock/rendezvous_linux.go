@@ -396,7 +396,7 @@ func (a *asking) grant(wait bool) (err error) {
 		return err
 	}
 	if a.proves {
-		_, err = sameUser(a.c.s.fd)
+		_, err = SameUser(a.c.s.fd)
 	} else {
 		err = a.o.s.checkPeer(a.c.s.fd, a.m)
 	}

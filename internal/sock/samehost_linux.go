@@ -203,7 +203,7 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 			closeAll(bells)
 		}
 	}()
-	uid, err := sameUser(bell)
+	uid, err := SameUser(bell)
 	if err != nil {
 		return err
 	}
@@ -313,9 +313,9 @@ func callMeeting(names []string, required bool) (fd int, name string, err error)
 	return -1, "", err
 }
 
-// sameUser returns the user of the process at the other end of an AF_UNIX connection. A user other
+// SameUser returns the user of the process at the other end of an AF_UNIX connection. A user other
 // than the user of this process is an error.
-func sameUser(fd int) (uid uint32, err error) {
+func SameUser(fd int) (uid uint32, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	switch {
 	case err != nil:
@@ -342,7 +342,7 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 // checkPeer returns an error unless the dialer at the other end of bell has this process's user,
 // who also owns the other end of the TCP connection s. A closed s gives net.ErrClosed.
 func (s *Socket) checkPeer(bell int, m meeting) error {
-	uid, err := sameUser(bell)
+	uid, err := SameUser(bell)
 	if err != nil {
 		return err
 	}

@@ -59,6 +59,9 @@ func (h BTH) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, psn)
 }
 
+// DestQPN returns the destination queue pair number in the BTHLen bytes of a header.
+func DestQPN(b []byte) uint32 { return binary.BigEndian.Uint32(b[4:]) & psnMask }
+
 // ParseBTH decodes the header at the front of b and reports its length. The error is
 // io.ErrUnexpectedEOF if b is short. Reserved bits are ignored. [ROCE-BTH-6]
 func ParseBTH(b []byte) (h BTH, n int, err error) {

@@ -5,14 +5,13 @@ package rdma
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/rxe"
-	"viaduct/internal/wire/ib"
+	"viaduct/internal/roceudp"
 )
 
 // checkWire tries to open the UDP port of each address of a RoCE device. Without the port, programs
@@ -46,10 +45,9 @@ func checkWire(d Device) Finding {
 // portTaken returns why the UDP port of RoCEv2 cannot be opened at an address, or "" for a free
 // port.
 func portTaken(a netip.Addr) string {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, ib.Port)))
+	err := roceudp.Check(a)
 	switch {
 	case err == nil:
-		c.Close()
 		return ""
 	case errors.Is(err, unix.EADDRINUSE):
 		who := rxe.PortUser(a)

@@ -37,7 +37,7 @@ func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 	switch {
 	case to.DGID.multicast():
 		l = q.groupLink(own, to.DGID)
-	case !q.fabric.local(to.DGID):
+	case !q.fabric.reaches(to.DGID, e.ud.qpn):
 		if l = q.udLink(own); l == nil {
 			q.tellUnsent(own, to.DGID)
 		}

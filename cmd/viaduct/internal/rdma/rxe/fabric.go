@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 
@@ -59,7 +60,8 @@ func (p *Port) owns(g GID) bool {
 }
 
 // A Fabric connects queue pairs. The queue pairs of a supervisor reach each other directly,
-// whatever their devices, and all others by RoCEv2.
+// whatever their devices, and all others by RoCEv2. Other supervisors of the user on this host may
+// have the same addresses; the numbers of their queue pairs are in other shares.
 type Fabric struct {
 	atomics sync.Mutex // locked around each atomic operation, so that these exclude each other
 	wire    wire
@@ -67,17 +69,25 @@ type Fabric struct {
 	mu     sync.Mutex
 	ports  []*Port              // guarded by mu
 	qps    map[uint32]*QP       // guarded by mu; by number
+	share  *roceudp.Share       // guarded by mu; nil before the first queue pair
 	next   uint32               // guarded by mu
 	groups map[GID]map[*QP]bool // guarded by mu; members of multicast groups
 }
 
 // NewFabric creates a fabric without queue pairs.
 func NewFabric() *Fabric {
-	return &Fabric{qps: map[uint32]*QP{}, groups: map[GID]map[*QP]bool{}, next: firstQPN}
+	return &Fabric{qps: map[uint32]*QP{}, groups: map[GID]map[*QP]bool{}}
 }
 
 // Close closes the sockets of the fabric. All queue pairs must be closed before.
-func (f *Fabric) Close() { f.wire.close() }
+func (f *Fabric) Close() {
+	f.wire.close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.share != nil {
+		f.share.Close()
+	}
+}
 
 // SetTap makes tap receive all packets on the network. It must be called before the first queue
 // pair is created.
@@ -109,26 +119,46 @@ func (f *Fabric) local(g GID) bool {
 	return false
 }
 
-// firstQPN is greater than all queue pair numbers with a special meaning.
-const firstQPN = 17
+// reaches reports whether a queue pair number at an address belongs to this supervisor, so that no
+// packets are needed.
+func (f *Fabric) reaches(g GID, qpn uint32) bool { return f.local(g) && f.numbers().Has(qpn) }
 
-// add assigns an unused number to a queue pair.
-func (f *Fabric) add(q *QP) {
+// numbers returns the share of the fabric.
+func (f *Fabric) numbers() *roceudp.Share {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for f.qps[f.next] != nil {
-		f.advance()
-	}
-	q.num = f.next
-	f.qps[q.num] = q
-	f.advance()
+	return f.numbersLocked()
 }
 
-func (f *Fabric) advance() {
-	// 0xffffff addresses all members of a multicast group.
-	if f.next++; f.next >= qpnMask {
-		f.next = firstQPN
+func (f *Fabric) numbersLocked() *roceudp.Share {
+	if f.share == nil {
+		f.share = roceudp.NewShare()
+		// A random start makes it unlikely that a peer still sends to a queue pair of a supervisor
+		// that had the same share before.
+		first, last := f.share.Numbers()
+		f.next = first + rand.Uint32N(last-first+1)
 	}
+	return f.share
+}
+
+// add assigns an unused number to a queue pair. It returns false if there is none.
+func (f *Fabric) add(q *QP) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first, last := f.numbersLocked().Numbers()
+	if len(f.qps) > int(last-first) {
+		return false
+	}
+	for q.num == 0 {
+		if f.qps[f.next] == nil {
+			q.num = f.next
+			f.qps[q.num] = q
+		}
+		if f.next++; f.next > last {
+			f.next = first
+		}
+	}
+	return true
 }
 
 func (f *Fabric) remove(q *QP) {

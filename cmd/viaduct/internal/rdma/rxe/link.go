@@ -37,7 +37,7 @@ type sending struct {
 // connect creates the link to the peer of a queue pair that becomes ready to receive.
 func (q *QP) connect(a *Attributes) error {
 	own := q.port.GID(a.Path.SGID).addr()
-	pair, err := q.fabric.wire.pair(own, q.num)
+	pair, err := q.fabric.pair(own, q.num)
 	if err != nil {
 		return err
 	}

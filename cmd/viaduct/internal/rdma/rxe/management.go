@@ -18,7 +18,7 @@ type Management struct {
 // Manage opens the queue pair 1 of an address of this host. It calls handle with each received
 // datagram. handle must not keep the bytes, and must not block.
 func (f *Fabric) Manage(own netip.Addr, handle func(from netip.Addr, b []byte)) (*Management, error) {
-	pair, err := f.wire.pair(own, ib.ManagementQPN)
+	pair, err := f.pair(own, ib.ManagementQPN)
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,11 @@ func (f *Fabric) NewQP(c Config) (*QP, error) {
 		l.RecvWR = q.recv.ring.mask
 	}
 	q.limits = l
-	f.add(q)
+	if !f.add(q) {
+		q.send.ring.drop()
+		q.recv.ring.drop()
+		return nil, ErrMemory
+	}
 	return q, nil
 }
 

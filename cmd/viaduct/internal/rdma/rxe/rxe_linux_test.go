@@ -196,6 +196,7 @@ func newEnd(t *testing.T, f *Fabric, typ Type, change func(*Config)) *end {
 // newEndAt creates an end whose port has the address at.
 func newEndAt(t *testing.T, f *Fabric, at GID, typ Type, change func(*Config)) *end {
 	t.Helper()
+	t.Cleanup(f.Close)
 	e := &end{t: t, f: f, port: f.NewPort(), memory: &store{}, gid: at}
 	e.port.SetGIDs([]GID{at})
 	e.space = NewSpace(e.port)

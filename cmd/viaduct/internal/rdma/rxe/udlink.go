@@ -28,7 +28,7 @@ func (q *QP) listen(a *Attributes) {
 		if !onWire(own) {
 			continue
 		}
-		pair, err := q.fabric.wire.pair(own, q.num)
+		pair, err := q.fabric.pair(own, q.num)
 		if err != nil {
 			q.explain("queue pair %d: no datagrams from other hosts: %v", q.num, err)
 			continue
@@ -61,7 +61,7 @@ func (q *QP) tellUnsent(own, to GID) {
 	q.toldUnsent = true
 	err := errNoWire
 	if onWire(own.addr()) {
-		if _, err = q.fabric.wire.port(own.addr()); err == nil {
+		if _, err = q.fabric.wire.port(own.addr(), q.fabric.numbers()); err == nil {
 			return // the device got the address after the queue pair was ready
 		}
 	}

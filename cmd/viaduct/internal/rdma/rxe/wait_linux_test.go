@@ -96,7 +96,7 @@ func TestNoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newEnd(t, NewFabric(), RC, nil)
 		for _, s := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
-			a.modify(s, 99, func(c *Change) { c.Timeout = 0 })
+			a.modify(s, a.qp.num^1, func(c *Change) { c.Timeout = 0 })
 		}
 		a.memory.add(1, 8, abi.AccessLocalWrite)
 		a.post(OpSend, 1, one(1, 8, 0))

@@ -24,15 +24,15 @@ type wire struct {
 var errNoWire = errors.New("rxe: the address is not one that packets can have")
 
 // pair returns a new queue pair with number num at a local address.
-func (w *wire) pair(own netip.Addr, num uint32) (*roceudp.Pair, error) {
-	p, err := w.port(own)
+func (f *Fabric) pair(own netip.Addr, num uint32) (*roceudp.Pair, error) {
+	p, err := f.wire.port(own, f.numbers())
 	if err != nil {
 		return nil, err
 	}
 	return p.NewPairNumbered(num)
 }
 
-func (w *wire) port(own netip.Addr) (*roceudp.Port, error) {
+func (w *wire) port(own netip.Addr, numbers *roceudp.Share) (*roceudp.Port, error) {
 	if !onWire(own) {
 		return nil, errNoWire
 	}
@@ -44,7 +44,7 @@ func (w *wire) port(own netip.Addr) (*roceudp.Port, error) {
 	if p := w.ports[own]; p != nil {
 		return p, nil
 	}
-	p, err := roceudp.Open(own)
+	p, err := numbers.Open(own)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		who := PortUser(own)
 		if who == "" {

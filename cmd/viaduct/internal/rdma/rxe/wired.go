@@ -10,7 +10,7 @@ func (q *QP) joinWire(old, a *Attributes) {
 		q.leaveWire()
 		if q.typ == UD {
 			q.listen(a)
-		} else if !q.fabric.local(a.Path.DGID) && onWire(a.Path.DGID.addr()) {
+		} else if !q.fabric.reaches(a.Path.DGID, a.DestQP) && onWire(a.Path.DGID.addr()) {
 			if err := q.connect(a); err != nil {
 				q.explain("queue pair %d: RoCEv2: %v", q.num, err)
 				q.tell("RoCEv2 to " + a.Path.DGID.String() + ": " + err.Error())

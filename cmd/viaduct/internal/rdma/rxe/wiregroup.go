@@ -11,7 +11,7 @@ func (g GID) groupAddr() netip.Addr {
 	return netip.AddrFrom16(g)
 }
 
-// joinGroups makes the queue pair receive other hosts' datagrams to groups. It joins a group at the
+// joinGroups makes the queue pair receive datagrams of other supervisors and hosts to groups. It joins a group at the
 // addresses of the queue pair with the group's family. changing is locked.
 func (q *QP) joinGroups(groups ...GID) {
 	links := q.udLinks.Load()
@@ -19,7 +19,7 @@ func (q *QP) joinGroups(groups ...GID) {
 		return
 	}
 	// The fabric itself delivers datagrams of this supervisor.
-	elsewhere := func(from netip.Addr) bool { return !q.fabric.local(from.As16()) }
+	elsewhere := func(from netip.Addr, qpn uint32) bool { return !q.fabric.reaches(from.As16(), qpn) }
 	for _, g := range groups {
 		at := g.groupAddr()
 		for own, l := range *links {
