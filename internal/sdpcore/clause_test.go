@@ -51,12 +51,12 @@ func TestSDP_6_1_2_Hints(t *testing.T) {
 			p.write(1, 200).recv("SendSm PIPE").write(1, 200).recv("RdmaRdCompl size=199 PIPE")
 			p.write(1, 200).recv("RdmaRdCompl size=199") // without REQ_PIPE the count of hints restarts
 		}
-		if p.m.src.pol.hints != 0 || p.m.SendMode() != sdpwire.Combined {
-			t.Errorf("%d hints, mode %v", p.m.src.pol.hints, p.m.SendMode())
+		if p.m.src.mode.pol.hints != 0 || p.m.SendMode() != sdpwire.Combined {
+			t.Errorf("%d hints, mode %v", p.m.src.mode.pol.hints, p.m.SendMode())
 		}
 		p = newProbe(t, autoPolicy).recv("ModeChange Pipelined").read(1, 300).recv("RdmaWrCompl size=300 PIPE").alive()
-		if p.m.src.pol.hints != 1 {
-			t.Errorf("%d hints in a RdmaWrCompl", p.m.src.pol.hints)
+		if p.m.src.mode.pol.hints != 1 {
+			t.Errorf("%d hints in a RdmaWrCompl", p.m.src.mode.pol.hints)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestSDP_9_1_Straight(t *testing.T) {
 			if len(msgs) != c.messages || len(msgs) > 0 && total != c.n ||
 				p.m.Stats().SentBytesBcopy-before.SentBytesBcopy != uint64(total) ||
 				p.m.Stats().SentMessages-before.SentMessages != uint64(len(msgs)) ||
-				p.m.src.count != serial(len(msgs)) {
+				p.m.src.room.count != serial(len(msgs)) {
 				t.Errorf("%d bytes in %v: %d messages with %d bytes, want %d", c.n, c.mode,
 					len(msgs), total, c.messages)
 			}
@@ -362,26 +362,26 @@ func TestD39_Threshold(t *testing.T) {
 	p := newProbe(t, autoPolicy)
 	// Every third SendSm in a row doubles the threshold. [D-39]
 	for i, want := range []int{150, 150, 300, 300, 300, 600} {
-		p.m.noteSendSm()
-		if got := p.m.src.threshold; got != want {
+		p.m.src.mode.noteSendSm()
+		if got := p.m.src.mode.threshold; got != want {
 			t.Errorf("after %d SendSm: %d, want %d", i+1, got, want)
 		}
 	}
 	for _, c := range []struct{ from, to int }{{0, 0}, {1<<30 - 1, 1<<31 - 2}, {1 << 30, 1 << 30}} {
 		q := newProbe(t, autoPolicy)
-		q.m.src.threshold = c.from
+		q.m.src.mode.threshold = c.from
 		for range 3 {
-			q.m.noteSendSm()
+			q.m.src.mode.noteSendSm()
 		}
-		if q.m.src.threshold != c.to {
-			t.Errorf("%d became %d, want %d", c.from, q.m.src.threshold, c.to)
+		if q.m.src.mode.threshold != c.to {
+			t.Errorf("%d became %d, want %d", c.from, q.m.src.mode.threshold, c.to)
 		}
 	}
 	fixed := newProbe(t)
 	for range 3 {
-		fixed.m.noteSendSm()
+		fixed.m.src.mode.noteSendSm()
 	}
-	if fixed.m.src.threshold != 150 {
+	if fixed.m.src.mode.threshold != 150 {
 		t.Error("a fixed threshold was raised")
 	}
 }
@@ -789,7 +789,7 @@ func TestSDP_6_1_2_Wish(t *testing.T) {
 			p := newProbe(t, append(change, autoPolicy)...)
 			for i, n := range reads {
 				p.recv("SrcAvail size=500 +1").skip().readAll(uint64(i), n)
-				for p.m.snk.ops.len() > 0 {
+				for p.m.snk.fetch.ops.len() > 0 {
 					p.readDone()
 				}
 			}
@@ -1103,23 +1103,24 @@ func TestSDP_13_1_1_Resume(t *testing.T) {
 		np := params()
 		np.SendThreshold, np.PeerMaxAdverts = 500, 1
 		p.seq, p.ack = 0, 0
-		p.m.src.count0, p.m.src.nudgeAck, p.m.src.stalled, p.m.snk.announced = 9, true, true, 3
+		p.m.src.room.count0, p.m.src.mode.nudgeAck, p.m.upd.stalled, p.m.urg.announced = 9, true, true, 3
 		p.skip().took(p.m.Resume(p.now, np, mark())).want("Data +84", "Data +84", "Data +84",
 			"wrote 1 200", "Data +84", "Data +64", "wrote 2 200")
 		s, k := &p.m.src, &p.m.snk
-		if s.leaving || s.nudgeAck || s.stalled || s.disSent || s.ackOwed || s.cancelOpen ||
-			s.cancelWant || s.count0 != 0 || s.threshold != 500 || s.urgents != 0 || s.nforced != 0 {
+		if s.mode.leaving || s.mode.nudgeAck || p.m.upd.stalled || s.disSent || s.room.ackOwed || s.advs.cancelOpen || s.advs.cancelWant ||
+			s.room.count0 != 0 || s.mode.threshold != 500 || s.writes.urgents != 0 || s.writes.forced != 0 {
 			t.Errorf("source %+v", s)
 		}
-		if s.pol != (srcPolicy{bigAt: s.pol.bigAt, smalls: s.pol.smalls, smallAt: s.pol.smallAt}) ||
-			s.mode != sdpwire.Combined || s.count != 5 {
-			t.Errorf("source policy %+v", s.pol)
+		pol := s.mode.pol
+		if pol != (srcPolicy{bigAt: pol.bigAt, smalls: pol.smalls, smallAt: pol.smallAt}) ||
+			s.mode.current != sdpwire.Combined || s.room.count != 5 {
+			t.Errorf("source policy %+v", pol)
 		}
-		if k.disSeen || k.announced != 0 || k.cancelOpen || k.cancelWant || k.expected != 0 ||
-			k.srcCancel || k.count != 0 || k.mode != sdpwire.Combined || k.pol != (snkPolicy{changedAt: time.Minute}) {
+		if k.disSeen || p.m.urg.announced != 0 || k.offer.cancelOpen || k.offer.cancelWant || k.fetch.expected != 0 ||
+			k.fetch.srcCancel || k.offer.count != 0 || k.mode.current != sdpwire.Combined || k.mode.pol != (snkPolicy{changedAt: time.Minute}) {
 			t.Errorf("sink %+v", k)
 		}
-		if u := p.m.sus; u.local || u.remote || u.retry || u.peerDone || p.m.life != lifeOpen || p.m.cr.hold {
+		if u := p.m.susp; u.local || u.remote || u.retry || u.peerDone || p.m.life != lifeOpen || p.m.cr.hold {
 			t.Errorf("suspension %+v", u)
 		}
 	})
@@ -1157,7 +1158,7 @@ func TestSDP_Small(t *testing.T) {
 	t.Run("SDP-9.5.2.1-4", func(t *testing.T) {
 		p := newProbe(t)
 		p.took(p.m.CloseRead(0, false, mark())).recv("SrcAvail size=300 +1").want("abort " + ErrReadClosed.Error()).stats("RecvBytesPrefix=0")
-		if p.m.Readable() != true || p.m.snk.adverts.len() != 0 {
+		if p.m.Readable() != true || p.m.snk.fetch.adverts.len() != 0 {
 			t.Error("advertised on a connection that is over")
 		}
 		newProbe(t, func(p *Params) { p.MaxAdverts = 1 }).recv("SrcAvail size=300 +1", "SrcAvail size=300 +1").aborted("SDP-11.2-4")
@@ -1177,14 +1178,14 @@ func TestSDP_Small(t *testing.T) {
 	t.Run("SDP-9.1-1", func(t *testing.T) { // the policy records a straight write, and its time
 		p := newProbe(t, autoPolicy)
 		p.m.Straight(time.Hour, 5, make([]sdpwire.Message, 1))
-		if p.m.src.pol.smalls != 1 || p.m.src.pol.smallAt != time.Hour || p.m.now != time.Hour {
-			t.Errorf("%+v at %v", p.m.src.pol, p.m.now)
+		if p.m.src.mode.pol.smalls != 1 || p.m.src.mode.pol.smallAt != time.Hour || p.m.now != time.Hour {
+			t.Errorf("%+v at %v", p.m.src.mode.pol, p.m.now)
 		}
 	})
 	t.Run("SDP-9.5.3-1", func(t *testing.T) { // [SDP-8.2.1-2] [SDP-8.2.1-20]
 		p := newProbe(t).write(1, 5).write(2, 5)
-		if p.m.src.pol.smalls != 2 {
-			t.Errorf("%+v", p.m.src.pol)
+		if p.m.src.mode.pol.smalls != 2 {
+			t.Errorf("%+v", p.m.src.mode.pol)
 		}
 	})
 	t.Run("SDP-10.6-1", func(t *testing.T) {
@@ -1214,7 +1215,7 @@ func TestSDP_Small(t *testing.T) {
 		p := newProbe(t)
 		p.bufs = 0
 		p.recv("Data")
-		if !panics(func() { p.m.send(sdpwire.Data, 0) }) {
+		if !panics(func() { p.m.snd.send(sdpwire.Data, 0) }) {
 			t.Error("sent without credit")
 		}
 	})
@@ -1239,8 +1240,8 @@ func TestSDP_Small(t *testing.T) {
 		p.goMode(sdpwire.Combined).skip()
 		p.ack = ack
 		p.recv("SinkAvail size=500 nd=0").want().stats("StaleSinkAvails=1")
-		if p.m.src.count != 0 || p.m.src.count0 != 0 {
-			t.Errorf("counts %d, %d", p.m.src.count, p.m.src.count0)
+		if p.m.src.room.count != 0 || p.m.src.room.count0 != 0 {
+			t.Errorf("counts %d, %d", p.m.src.room.count, p.m.src.room.count0)
 		}
 	})
 	t.Run("D-45", func(t *testing.T) { // the empty Data is sent with two credits, not with one
@@ -1265,13 +1266,13 @@ func TestSDP_Small(t *testing.T) {
 	})
 	t.Run("SDP-13.1.1-17", func(t *testing.T) { // [SDP-13.1.1-10] [D-52] held bytes are counted once
 		p := newProbe(t, func(p *Params) { p.RecvBufs = 4 }).recv("Data +5", "Data +6", "SuspComm port=6000")
-		if p.m.snk.compacted != 6 {
-			t.Fatalf("%d bytes compacted", p.m.snk.compacted)
+		if p.m.snk.held.compacted != 6 {
+			t.Fatalf("%d bytes compacted", p.m.snk.held.compacted)
 		}
 		p.seq, p.ack = 0, 0
 		p.took(p.m.Resume(p.now, params(), mark()))
-		if p.m.snk.compacted != 11 {
-			t.Errorf("%d bytes compacted", p.m.snk.compacted)
+		if p.m.snk.held.compacted != 11 {
+			t.Errorf("%d bytes compacted", p.m.snk.held.compacted)
 		}
 	})
 }

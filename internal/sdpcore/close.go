@@ -6,6 +6,52 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
+// A life is the state of a machine as a whole.
+type life uint8
+
+const (
+	lifeOpen       life = iota // messages are exchanged in both directions
+	lifeSuspending             // RDMA is being finished before SuspComm or SuspCommAck
+	lifeSuspSent               // SuspComm was sent; only the peer may send [SDP-13.1.1-5]
+	lifeSuspended              // no connection until Resume [SDP-13.1.1-7]
+	lifeFinished               // DisConn sent and received
+	lifeDead                   // aborted, or the LLP has ended
+)
+
+var lifeNames = [...]string{"open", "suspending", "suspend sent", "suspended", "finished", "dead"}
+
+func (l life) String() string { return lifeNames[l] }
+
+// ending is the reason why the connection has ended, in lifeDead.
+type ending struct {
+	err  error // error of reads
+	werr error // error of writes
+	lost bool  // written bytes were left unsent
+}
+
+// verdict returns the error of a read on a dead connection whose received bytes were all read:
+// io.EOF if the peer's stream had ended, otherwise the reason for the end of the connection.
+func (e *ending) verdict(eof bool) error {
+	if eof && e.err == nil {
+		return io.EOF
+	}
+	return e.err
+}
+
+// writeErr returns the reason why writes fail, or nil after a graceful end. [SDP-8.2.1-12]
+// [SDP-8.2.1-22]
+func (e *ending) writeErr() error {
+	if e.err == io.EOF && !e.lost {
+		return nil
+	}
+	return e.werr
+}
+
+// Err returns the error of reads on a dead connection: the reason for the end, or io.EOF if the
+// peer's stream had ended before. On a living connection, and after a graceful end, Err returns
+// nil.
+func (m *Machine) Err() error { return m.ended.err }
+
 // CloseWrite ends the outgoing stream: the queued transfers are completed, and then DisConn is
 // sent. [SDP-8.2.1-4] Reading continues until the peer closes too, or one end aborts. [SDP-8.2.1-1]
 // [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10]
@@ -51,20 +97,12 @@ func (m *Machine) Finished() bool { return m.life == lifeFinished }
 // WriteErr returns the reason why writes fail on an ended connection, or nil while the connection
 // has not ended. WriteErr also returns nil after a graceful end: the peer had closed its direction,
 // no AbortConn followed, and no bytes were left to send. [SDP-8.2.1-12] [SDP-8.2.1-22]
-func (m *Machine) WriteErr() error {
-	if m.err == io.EOF && !m.lost {
-		return nil
-	}
-	return m.werr
-}
+func (m *Machine) WriteErr() error { return m.ended.writeErr() }
 
 // Acknowledged reports whether the peer has acknowledged all messages except credit updates. An
 // MSeqAck of 0 counts as an acknowledgement of message 0, because the peer has sent a message
 // since. [D-08]
-func (m *Machine) Acknowledged() bool {
-	c := &m.cr
-	return !c.acked.less(c.lastReal) || !c.ackSure && c.lastReal == c.first+1
-}
+func (m *Machine) Acknowledged() bool { return m.cr.allAcked() }
 
 // Dead reports whether the connection ended abortively or the LLP has ended.
 func (m *Machine) Dead() bool { return m.life == lifeDead }
@@ -75,24 +113,9 @@ func (m *Machine) finish() {
 	m.do(Action{Op: OpFinish})
 }
 
-// beginDisConn checks a DisConn. A DisConn must come once, after all other messages.
-func (m *Machine) beginDisConn(msg *inbound) error {
-	switch k := &m.snk; {
-	case k.disSeen:
-		return violation("SDP-8.2.1-6", msg.MID, "a second time")
-	case k.adverts.len() > 0 || k.expected > 0: // [SDP-8.2.1-4]
-		return violation("SDP-8.2.1-4", msg.MID, "before all transfers were complete")
-	}
-	return nil
-}
-
-// endDisConn ends the peer's stream. Our SinkAvails become void and reads end, but sending
-// continues. [SDP-8.2.1-15] [SDP-8.2.1-16] [SDP-6.2.3-2]
+// endDisConn ends the peer's stream, but sending continues.
 func (m *Machine) endDisConn(*inbound) error {
-	k := &m.snk
-	k.eof, k.disSeen = true, true
-	m.do(Action{Op: OpPeerClosed})
-	m.voidOffers()
+	m.snk.endDisConn()
 	if m.src.disSent {
 		m.finish()
 	}
@@ -109,7 +132,7 @@ func (m *Machine) abort(err error) {
 	}
 	told := m.src.disSent && (m.life == lifeOpen || m.life == lifeSuspending) && m.cr.credit() > 0
 	if told {
-		m.send(sdpwire.AbortConn, 0)
+		m.snd.send(sdpwire.AbortConn, 0)
 	}
 	m.do(Action{Op: OpAbort, Local: told, Err: err}) // [SDP-8.2.2-3] [SDP-8.2.2-7]
 	m.die(err)
@@ -122,15 +145,6 @@ func (m *Machine) endAbortConn(*inbound) error {
 	return nil
 }
 
-// verdict returns the error of a read on a dead connection whose received bytes were all read:
-// io.EOF if the peer's stream had ended, otherwise the reason for the end of the connection.
-func (m *Machine) verdict() error {
-	if m.err == io.EOF || m.snk.eof && m.err == nil {
-		return io.EOF
-	}
-	return m.err
-}
-
 // die ends all reads and writes with the bytes they have, and revokes all advertisements.
 // [SDP-8.2.1-13] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5] Received payload stays readable,
 // unless the ULP closed the connection itself.
@@ -138,22 +152,12 @@ func (m *Machine) die(err error) { m.dieWith(err, err) }
 
 // dieWith does the work of die, with error err for reads and werr for writes.
 func (m *Machine) dieWith(err, werr error) {
-	s, k := &m.src, &m.snk
-	m.life, m.err, m.werr = lifeDead, err, werr
-	m.lost = s.writes.len() > 0 || s.closing && !s.disSent
-	m.revokeAdvs()
-	for k.offers.len() > 0 {
-		m.endOffer(0, false)
-	}
-	k.ops.clear()
-	k.adverts.clear()
-	for s.writes.len() > 0 {
-		m.dropWrite(0, werr)
-	}
-	for i := range k.reads.len() {
-		k.reads.at(i).inflight = 0
-	}
+	m.life = lifeDead
+	m.ended = ending{err: err, werr: werr, lost: m.src.unsent()}
+	m.src.advs.revoke()
+	m.snk.die()
+	m.src.die(werr)
 	if err == ErrClosed {
-		m.dropHeld()
+		m.snk.held.drop()
 	}
 }

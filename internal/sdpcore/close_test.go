@@ -302,7 +302,7 @@ func FuzzMessages(f *testing.F) {
 				p.took(p.m.Receive(p.now, &msg, p.stag, y&8 != 0, mark()))
 				p.seq++
 			}
-			for p.m.snk.ops.len() > 0 && x&1 == 0 {
+			for p.m.snk.fetch.ops.len() > 0 && x&1 == 0 {
 				p.readDone()
 			}
 			p.skip()

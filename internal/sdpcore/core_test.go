@@ -103,7 +103,7 @@ func TestSDP_6_1_2_Preference(t *testing.T) {
 		p.recv("ModeChange Combined S").skip()
 		p.goMode(sdpwire.Buffered).skip()
 		p.recv("RdmaWrCompl size=0 PIPE").recv("Data PIPE").alive()
-		if p.m.SendMode() != sdpwire.Buffered || p.m.src.pol.hints != 0 {
+		if p.m.SendMode() != sdpwire.Buffered || p.m.src.mode.pol.hints != 0 {
 			t.Fatal("a hint was taken in Buffered Mode")
 		}
 	})

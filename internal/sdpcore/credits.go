@@ -10,8 +10,6 @@ type credits struct {
 	bufs     int    // Bufs of the last message received
 	idleBufs int    // lowest Bufs received while no message had been sent
 	lastReal serial // MSeq after the last message sent that was not an empty Data
-	nudged   bool   // an empty Data was sent to get more credit
-	nudgedAt Time   // when this empty Data was sent
 
 	// These fields are for receiving.
 	rfirst  serial // MSeq of the first message after Hello or HelloAck: 0 in either layout [D-05]
@@ -65,6 +63,12 @@ func (c *credits) credit() int { return max(0, c.bufs-int(c.next.sub(c.acked))) 
 
 // unacked returns the number of own messages not yet acknowledged.
 func (c *credits) unacked() int { return int(c.next.sub(c.acked)) }
+
+// allAcked reports whether the peer has acknowledged all messages except empty Data. An MSeqAck of 0
+// counts as an acknowledgement of message 0, because the peer has sent a message since. [D-08]
+func (c *credits) allAcked() bool {
+	return !c.acked.less(c.lastReal) || !c.ackSure && c.lastReal == c.first+1
+}
 
 // received records Bufs and MSeqAck of a received message. received returns false for an impossible
 // acknowledgement: lower than an earlier one, or of a message never sent. [D-09]

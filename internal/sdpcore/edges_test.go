@@ -36,7 +36,7 @@ func TestSDP_Refused(t *testing.T) {
 			before, held := c.p.m.Stats(), c.p.m.Held()
 			c.p.skip().recv(c.msg).aborted(c.row)
 			if st := c.p.m.Stats(); st.RecvBytesPrefix != before.RecvBytesPrefix ||
-				c.p.m.snk.adverts.len() > 0 || c.p.m.Held() != held || c.p.said[0] != "abort "+c.row {
+				c.p.m.snk.fetch.adverts.len() > 0 || c.p.m.Held() != held || c.p.said[0] != "abort "+c.row {
 				t.Errorf("%s where [%s] forbids it: did %v", c.msg, c.row, c.p.said)
 			}
 		}
@@ -44,7 +44,7 @@ func TestSDP_Refused(t *testing.T) {
 	// A SrcAvail crossed by a SinkAvail is void, and stays void. [SDP-11.3-16]
 	t.Run("SDP-11.3-9", func(t *testing.T) {
 		p := pipe().read(1, 300).want("SinkAvail size=300 nd=0").recv("SrcAvail size=500").want()
-		if n := p.m.snk.adverts.len(); n != 0 {
+		if n := p.m.snk.fetch.adverts.len(); n != 0 {
 			t.Errorf("%d SrcAvails are open", n)
 		}
 		p.recv("RdmaWrCompl size=300").want("revoke", "got 1 300").read(2, 50).want()
@@ -80,7 +80,7 @@ func TestSDP_Refused(t *testing.T) {
 		p.write(2, 200).cancelWrite(2).want("SrcAvail size=200", "SrcAvailCancel").recv("SinkAvail size=300 nd=0").want("revoke", "wrote 2 0 cancelled").due(-1)
 		// After our DisConn the SinkAvail is void.
 		p = newProbe(t).pipelined(true, false).closeWrite().recv("SinkAvail size=300 nd=0").alive().stats("RecvSinkAvails=1")
-		if n := p.m.src.avail.len(); n != 0 { // [SDP-8.2.1-15]
+		if n := p.m.src.room.len(); n != 0 { // [SDP-8.2.1-15]
 			t.Errorf("%d SinkAvails at hand behind DisConn", n)
 		}
 	})
@@ -194,8 +194,8 @@ func TestSDP_11_Ways(t *testing.T) {
 		// The policies count an Exchange like Write and Read.
 		p := newProbe(t, autoPolicy)
 		p.took(p.m.Exchange(p.now, 1, 5, 2, 300, mark()))
-		if p.m.src.pol.smalls != 1 || p.m.snk.pol.bigReads != 1 {
-			t.Errorf("%d small writes, %d long reads", p.m.src.pol.smalls, p.m.snk.pol.bigReads)
+		if p.m.src.mode.pol.smalls != 1 || p.m.snk.mode.pol.bigReads != 1 {
+			t.Errorf("%d small writes, %d long reads", p.m.src.mode.pol.smalls, p.m.snk.mode.pol.bigReads)
 		}
 	})
 	// An advertised write stays advertised, whatever the new threshold. [SDP-11.3-6]
@@ -211,15 +211,15 @@ func TestSDP_11_Ways(t *testing.T) {
 	t.Run("SDP-6.1.2-4", func(t *testing.T) {
 		p := newProbe(t, func(p *Params) { p.PeerSize, p.SendThreshold = 70_000+sdpwire.BSDHLen, Infinite })
 		p.credits(0).write(1, 200_000).write(2, 5).credits(9).wantMsgs("Data +69632", "Data +69632", "Data +60741")
-		if p.m.src.count != 3 {
-			t.Errorf("%d messages carried payload", p.m.src.count)
+		if p.m.src.room.count != 3 {
+			t.Errorf("%d messages carried payload", p.m.src.room.count)
 		}
 	})
 	t.Run("D-23", func(t *testing.T) { // [SDP-9.5.2.2-2] Data uses up an open SinkAvail
 		p := pipe().credits(2).write(1, 10).write(2, 10).skip()
 		p.recv("SinkAvail size=500 nd=0").want().credits(9).want("Data +20", "wrote 1 10", "wrote 2 10")
-		if p.m.src.avail.len() != 0 || p.m.src.count != 0 {
-			t.Errorf("%d SinkAvails at hand, count %d", p.m.src.avail.len(), p.m.src.count)
+		if p.m.src.room.len() != 0 || p.m.src.room.count != 0 {
+			t.Errorf("%d SinkAvails at hand, count %d", p.m.src.room.len(), p.m.src.room.count)
 		}
 	})
 	// The SrcAvails ended by a late SinkAvail are counted. [SDP-12.4-8] [D-26]
@@ -333,7 +333,7 @@ func TestSDP_Late(t *testing.T) {
 		}
 		// A stall of the earlier connection does not continue to count.
 		p := newProbe(t)
-		if p.credits(2).write(1, 5).skip(); !p.m.src.stalled {
+		if p.credits(2).write(1, 5).skip(); !p.m.upd.stalled {
 			t.Fatal("no stall")
 		}
 		p.recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")

@@ -20,25 +20,63 @@ type messageType struct {
 	invalidates bool // whether the type's Send may invalidate an STag [D-41]
 }
 
-// messageTypes is indexed by MID.
+// messageTypes is indexed by MID. Its functions pass the message to the part that the type concerns.
 var messageTypes = [256]messageType{
-	sdpwire.Data: {target: (*Machine).takeData, end: (*Machine).endData},
-	sdpwire.SrcAvail: {begin: (*Machine).beginSrcAvail, target: (*Machine).takePayload,
-		end: (*Machine).endSrcAvail},
-	sdpwire.SinkAvail:       {target: (*Machine).takePayload, end: (*Machine).endSinkAvail},
-	sdpwire.RdmaRdCompl:     {begin: (*Machine).beginRdmaRdCompl, end: (*Machine).endRdmaRdCompl, invalidates: true},
-	sdpwire.RdmaWrCompl:     {begin: (*Machine).beginRdmaWrCompl, end: (*Machine).endRdmaWrCompl, invalidates: true},
-	sdpwire.SendSm:          {begin: (*Machine).beginSendSm, end: (*Machine).endSendSm},
-	sdpwire.SrcAvailCancel:  {begin: (*Machine).beginSrcAvailCancel, end: (*Machine).endSrcAvailCancel},
-	sdpwire.SinkAvailCancel: {end: (*Machine).endSinkAvailCancel},
-	sdpwire.SinkCancelAck:   {end: (*Machine).endSinkCancelAck},
+	sdpwire.Data: {
+		target: func(m *Machine, msg *inbound) error { return m.snk.takeData(msg) },
+		end: func(m *Machine, msg *inbound) error {
+			m.stats.RecvBytesBcopy += uint64(msg.n)
+			return nil
+		},
+	},
+	sdpwire.SrcAvail: {
+		begin:  func(m *Machine, msg *inbound) error { return m.snk.beginSrcAvail(msg, m.src.room.len()) },
+		target: takePayload,
+		end:    func(m *Machine, msg *inbound) error { return m.snk.endSrcAvail(msg) },
+	},
+	sdpwire.SinkAvail: {
+		target: takePayload,
+		end:    func(m *Machine, msg *inbound) error { return m.src.endSinkAvail(msg, m.snk.fetch.adverts.len()) },
+	},
+	sdpwire.RdmaRdCompl: {
+		begin:       func(m *Machine, msg *inbound) error { return m.src.advs.beginRdmaRdCompl(msg) },
+		end:         func(m *Machine, msg *inbound) error { return m.src.advs.endRdmaRdCompl(msg) },
+		invalidates: true,
+	},
+	sdpwire.RdmaWrCompl: {
+		begin:       func(m *Machine, msg *inbound) error { return m.snk.offer.beginRdmaWrCompl(msg) },
+		end:         (*Machine).endRdmaWrCompl,
+		invalidates: true,
+	},
+	sdpwire.SendSm: {
+		begin: func(m *Machine, msg *inbound) error { return m.src.advs.beginSendSm(msg) },
+		end:   func(m *Machine, msg *inbound) error { return m.src.advs.endSendSm(msg) },
+	},
+	sdpwire.SrcAvailCancel: {
+		begin: func(m *Machine, msg *inbound) error { return m.snk.fetch.beginSrcAvailCancel(msg) },
+		end:   func(m *Machine, msg *inbound) error { return m.snk.fetch.endSrcAvailCancel(msg) },
+	},
+	sdpwire.SinkAvailCancel: {end: func(m *Machine, msg *inbound) error { return m.src.room.endSinkAvailCancel() }},
+	sdpwire.SinkCancelAck:   {end: func(m *Machine, msg *inbound) error { return m.snk.offer.endSinkCancelAck(msg) }},
 	sdpwire.ModeChange:      {begin: (*Machine).beginModeChange, end: (*Machine).endModeChange},
-	sdpwire.ChRcvBuf:        {begin: (*Machine).beginChRcvBuf, end: (*Machine).endChRcvBuf},
-	sdpwire.ChRcvBufAck:     {begin: (*Machine).beginChRcvBufAck, end: (*Machine).endChRcvBufAck},
-	sdpwire.DisConn:         {begin: (*Machine).beginDisConn, end: (*Machine).endDisConn},
-	sdpwire.AbortConn:       {end: (*Machine).endAbortConn},
-	sdpwire.SuspComm:        {end: (*Machine).endSuspComm},
-	sdpwire.SuspCommAck:     {begin: (*Machine).beginSuspCommAck, end: (*Machine).endSuspCommAck},
+	sdpwire.ChRcvBuf: {
+		begin: func(m *Machine, msg *inbound) error { return m.rsz.beginChRcvBuf(msg) },
+		end:   func(m *Machine, msg *inbound) error { return m.rsz.endChRcvBuf(msg) },
+	},
+	sdpwire.ChRcvBufAck: {
+		begin: func(m *Machine, msg *inbound) error { return m.rsz.beginChRcvBufAck(msg) },
+		end:   func(m *Machine, msg *inbound) error { return m.rsz.endChRcvBufAck(msg) },
+	},
+	sdpwire.DisConn: {
+		begin: func(m *Machine, msg *inbound) error { return m.snk.beginDisConn(msg) },
+		end:   (*Machine).endDisConn,
+	},
+	sdpwire.AbortConn: {end: (*Machine).endAbortConn},
+	sdpwire.SuspComm:  {end: (*Machine).endSuspComm},
+	sdpwire.SuspCommAck: {
+		begin: func(m *Machine, msg *inbound) error { return m.susp.beginSuspCommAck(msg) },
+		end:   (*Machine).endSuspCommAck,
+	},
 }
 
 // An inbound is a message that is being received.
@@ -52,27 +90,40 @@ type inbound struct {
 // isCreditUpdate reports whether the message carries only the numbers of its header. [SDP-6.3.1-3]
 func (msg *inbound) isCreditUpdate() bool { return msg.MID == sdpwire.Data && msg.n == 0 }
 
-// takeData accepts the payload of a Data message, whose last byte may be urgent. [SDP-6.1.2-6]
-func (m *Machine) takeData(msg *inbound) error {
-	s := &m.snk
-	urgent := msg.Flags&sdpwire.OOBPres != 0
-	apart := urgent && m.p.UrgentApart
-	if urgent {
-		if s.announced > 0 {
-			s.announced--
-		} else {
-			m.do(Action{Op: OpUrgentPending}) // the byte needs no earlier announcement [D-29]
-		}
-		m.stats.UrgentRecv++
-		m.do(Action{Op: OpUrgent, Pos: s.pos + uint64(msg.n) - 1, Local: apart})
-	}
-	return m.accept(msg.MID, msg.n, apart)
+// takePayload accepts the payload of an advertisement.
+func takePayload(m *Machine, msg *inbound) error { return m.snk.accept(msg.MID, msg.n, false) }
+
+// endRdmaWrCompl passes the written bytes to the sink, and the peer's preference to the source.
+// [SDP-6.1.2-13]
+func (m *Machine) endRdmaWrCompl(msg *inbound) error {
+	m.snk.endRdmaWrCompl(msg)
+	m.src.mode.noteHint(msg.Flags)
+	return nil
 }
 
-// takePayload accepts the payload of an advertisement.
-func (m *Machine) takePayload(msg *inbound) error { return m.accept(msg.MID, msg.n, false) }
+// beginModeChange checks a ModeChange.
+func (m *Machine) beginModeChange(msg *inbound) error {
+	if msg.S {
+		return checkModeChange(msg, "sending", dataSink, m.src.mode.current)
+	}
+	if err := checkModeChange(msg, "receiving", dataSource, m.snk.mode.current); err != nil {
+		return err
+	}
+	if msg.Mode == sdpwire.Buffered && m.snk.fetch.adverts.len() > 0 {
+		return violation("SDP-12.1-2", msg.MID, "to Buffered with a SrcAvail open")
+	}
+	return nil
+}
 
-func (m *Machine) endData(msg *inbound) error {
-	m.stats.RecvBytesBcopy += uint64(msg.n)
+// endModeChange follows the master of a half-connection, which has changed its mode. [SDP-6.3.8-3]
+// [SDP-12-9]
+func (m *Machine) endModeChange(msg *inbound) error {
+	m.stats.ModeChangesRecv++
+	if msg.S {
+		m.src.mode.set(msg.Mode)
+		return nil
+	}
+	m.snk.offer.void() // only Pipelined Mode has SinkAvails, as in Figure 29 [SDP-12.4-9] [SDP-12.4-4]
+	m.snk.mode.set(msg.Mode)
 	return nil
 }

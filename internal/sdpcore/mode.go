@@ -6,9 +6,6 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Time is the time of an event, counted from any moment that the driver chooses.
-type Time = time.Duration
-
 // A side is the role of one end in a half-connection.
 type side uint8
 
@@ -41,122 +38,144 @@ func modeChangeBy(by side, from, to sdpwire.Mode) bool {
 	return false
 }
 
-// setSendMode changes the mode of the half-connection with this end as Data Source.
-func (m *Machine) setSendMode(to sdpwire.Mode) {
-	m.src.mode = to
-	m.src.pol.changed, m.src.pol.changedAt = true, m.now
-	m.src.pol.sendSms, m.src.pol.hints = 0, 0
-	m.do(Action{Op: OpMode, Local: true, Msg: sdpwire.Message{Mode: to}})
+// checkModeChange checks a ModeChange by side by of a half-connection in mode from. A change by the
+// wrong side is always an error, because messages are ordered, and an end becomes master only by
+// receiving the change. [D-43]
+func checkModeChange(msg *inbound, half string, by side, from sdpwire.Mode) error {
+	row := "SDP-12-1"
+	switch {
+	case modeChangeBy(by, from, msg.Mode):
+		return nil
+	case from == msg.Mode:
+		row = "SDP-12-3"
+	case modeChangeBy(dataSource+dataSink-by, from, msg.Mode):
+		row = "SDP-12-2"
+	}
+	return violation(row, msg.MID, "%s half from %v to %v", half, from, msg.Mode)
 }
 
-// setRecvMode changes the mode of the half-connection with this end as Data Sink.
-func (m *Machine) setRecvMode(to sdpwire.Mode) {
-	m.snk.mode = to
-	m.snk.pol.bcopied = 0
-	m.snk.pol.changedAt = m.now
-	m.do(Action{Op: OpMode, Msg: sdpwire.Message{Mode: to}})
-}
-
-// sendModeChange sends a ModeChange. From then on the sender is in the new mode, although the
-// message has not arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] If s is set, the receiver changes its
+// modeChange sends a ModeChange. From then on the sender is in the new mode, although the message
+// has not arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] If slave is set, the receiver changes its
 // sending half, otherwise its receiving half. [SDP-6.3.8.1-1]
-func (m *Machine) sendModeChange(to sdpwire.Mode, s bool) {
-	a := m.send(sdpwire.ModeChange, 0)
-	m.out[a].Msg.Mode, m.out[a].Msg.S = to, s
-	m.stats.ModeChangesSent++
+func (s *sender) modeChange(to sdpwire.Mode, slave bool) {
+	a := s.send(sdpwire.ModeChange, 0)
+	s.out[a].Msg.Mode, s.out[a].Msg.S = to, slave
+	s.stats.ModeChangesSent++
 }
+
+// sendMode is the mode of the half-connection with this end as Data Source. Its policy, in
+// policy.go, chooses the mode.
+type sendMode struct {
+	*common
+	current   sdpwire.Mode
+	threshold int // current zero-copy threshold [D-39]
+	pol       srcPolicy
+
+	// These fields are for the change from Pipelined to Combined. [SDP 12.4]
+	leaving  bool          // the ModeChange is not acknowledged [SDP-12.4-3]
+	leaveSeq serial        // MSeq of the ModeChange
+	leaveAt  time.Duration // when the ModeChange was sent
+	nudgeAck bool          // an empty Data has asked for the acknowledgement [D-45]
+}
+
+// zcopy reports whether to send the last n bytes of a write by zero copy in the current mode.
+// [SDP-11-1] [SDP-11.2-1] [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2]
+func (s *sendMode) zcopy(n int) bool {
+	// A SrcAvail of one byte would consist only of payload. [D-18]
+	return s.current != sdpwire.Buffered && n > max(s.threshold, 1)
+}
+
+// set changes the mode.
+func (s *sendMode) set(to sdpwire.Mode) {
+	s.current = to
+	s.pol.changed, s.pol.changedAt = true, s.now
+	s.pol.sendSms, s.pol.hints = 0, 0
+	s.do(Action{Op: OpMode, Local: true, Msg: sdpwire.Message{Mode: to}})
+}
+
+// request makes to the target of the policy.
+func (s *sendMode) request(to sdpwire.Mode) { s.pol.target, s.pol.wanted = to, to != s.current }
 
 // leavingPipelined reports whether the policy wants to change from Pipelined to Combined. In that
 // case no new transfer may begin.
-func (m *Machine) leavingPipelined() bool {
-	return m.src.mode == sdpwire.Pipelined && m.src.pol.target == sdpwire.Combined && m.src.pol.wanted
+func (s *sendMode) leavingPipelined() bool {
+	return s.current == sdpwire.Pipelined && s.pol.target == sdpwire.Combined && s.pol.wanted
 }
 
-// changeSendMode performs the next change of the sending half's mode the policy wants, if the rules
-// allow it now. It reports whether it did.
-func (m *Machine) changeSendMode() bool {
-	s := &m.src
-	if !s.pol.wanted || s.mode == s.pol.target { // the mode never changes to the current mode [SDP-12-3]
+// left records that the ModeChange from Pipelined to Combined was sent with number seq.
+func (s *sendMode) left(seq serial) {
+	s.leaving, s.leaveSeq, s.leaveAt, s.nudgeAck = true, seq, s.now, false
+}
+
+// acknowledged records that the peer has acknowledged all messages before acked.
+func (s *sendMode) acknowledged(acked serial) {
+	if s.leaveSeq.less(acked) { // [SDP-12.4-3] [D-45]
+		s.leaving = false
+	}
+}
+
+// askAck reports whether to send an empty Data that makes the peer acknowledge a ModeChange, because
+// another change is wanted. [D-45]
+func (s *sendMode) askAck(credit int) bool {
+	if !s.leaving || s.nudgeAck || !s.pol.wanted || credit < 2 || s.now < s.leaveAt+s.p.Timers.ModeAck {
+		return false
+	}
+	s.nudgeAck = true
+	return true
+}
+
+// next returns the next change of the mode to the target of the policy.
+func (s *sendMode) next() (to sdpwire.Mode, ok bool) {
+	if s.current == s.pol.target { // the mode never changes to the current mode [SDP-12-3]
 		s.pol.wanted = false
-		return false
+		return 0, false
 	}
-	if s.disSent || s.leaving { // [SDP-12.4-3]
-		return false
+	switch s.current {
+	case sdpwire.Buffered:
+		return 0, false // the peer is master [SDP-12-2]
+	case sdpwire.Pipelined: // the change goes through Combined, whatever the target
+		return sdpwire.Combined, !s.leaving
 	}
-	to := s.pol.target
-	switch {
-	case s.mode == sdpwire.Buffered:
-		return false // the peer is master [SDP-12-2]
-	case s.mode == sdpwire.Pipelined: // the change goes through Combined, whatever the target
-		to = sdpwire.Combined
-		switch {
-		case s.avail.len() > 0 && s.avail.at(0).filled > 0: // RdmaWrCompl must be sent first [SDP-12.4-5]
-			return false
-		case s.cancelOpen: // a cancel must be answered first
-			return false
-		}
-		m.sendModeChange(to, false)
-		// The rules are in Figure 28 of the draft. [SDP-12.4-4]
-		s.leaving, s.leaveSeq, s.leaveAt, s.nudgeAck = true, m.cr.next-1, m.now, false
-		s.count0 = s.count
-		s.avail.clear() // incomplete SinkAvails are discarded [SDP-12.4-6]
-	case to == sdpwire.Buffered:
-		if s.advs.len() > 0 { // [SDP-12.1-2]; without an open SrcAvail no cancel is open either
-			return false
-		}
-		m.sendModeChange(to, false)
-	default: // a change to Pipelined is possible even while a SrcAvail is open [SDP-12.3-2]
-		m.sendModeChange(to, false)
-	}
-	m.setSendMode(to)
-	return true
+	return s.pol.target, !s.leaving // [SDP-12.4-3]
 }
 
-// changeRecvMode changes the receiving half from Buffered to Combined if the policy wants it. It
-// reports whether it did. [SDP-12.2-1]
-func (m *Machine) changeRecvMode() bool {
-	k := &m.snk
-	if !k.pol.wanted || k.eof { // a policy can only want to leave Buffered Mode here
-		return false
+// timers adds the times when the policy or askAck act without an event.
+func (s *sendMode) timers(a *alarm) {
+	t := &s.p.Timers
+	if s.leaving && !s.nudgeAck && s.pol.wanted {
+		a.at(s.leaveAt + t.ModeAck)
 	}
+	if s.pol.wanted || s.p.SendPolicy == PinBuffered && s.current != sdpwire.Buffered {
+		if h := s.pol.changedAt + t.Hysteresis; h > s.now {
+			a.at(h)
+		}
+	}
+}
+
+// recvMode is the mode of the half-connection with this end as Data Sink. Its policy, in policy.go,
+// chooses when to end Buffered Mode.
+type recvMode struct {
+	*common
+	current sdpwire.Mode
+	pol     snkPolicy
+}
+
+// set changes the mode.
+func (k *recvMode) set(to sdpwire.Mode) {
+	k.current = to
+	k.pol.bcopied = 0
+	k.pol.changedAt = k.now
+	k.do(Action{Op: OpMode, Msg: sdpwire.Message{Mode: to}})
+}
+
+// request makes the policy want to end Buffered Mode.
+func (k *recvMode) request() { k.pol.wanted = k.current == sdpwire.Buffered }
+
+// change changes the mode from Buffered to Combined, which is all that a policy can want here. It
+// reports that it did. [SDP-12.2-1]
+func (k *recvMode) change(snd *sender) bool {
 	k.pol.wanted = false
-	m.sendModeChange(sdpwire.Combined, true)
-	m.setRecvMode(sdpwire.Combined)
+	snd.modeChange(sdpwire.Combined, true)
+	k.set(sdpwire.Combined)
 	return true
-}
-
-// beginModeChange checks a ModeChange. A change by the wrong side is always an error, because
-// messages are ordered, and an end becomes master only by receiving the change. [D-43]
-func (m *Machine) beginModeChange(msg *inbound) error {
-	half, from, by := "receiving", m.snk.mode, dataSource
-	if msg.S {
-		half, from, by = "sending", m.src.mode, dataSink
-	}
-	if !modeChangeBy(by, from, msg.Mode) {
-		row := "SDP-12-1"
-		switch {
-		case from == msg.Mode:
-			row = "SDP-12-3"
-		case modeChangeBy(dataSource+dataSink-by, from, msg.Mode):
-			row = "SDP-12-2"
-		}
-		return violation(row, msg.MID, "%s half from %v to %v", half, from, msg.Mode)
-	}
-	if msg.Mode == sdpwire.Buffered && m.snk.adverts.len() > 0 {
-		return violation("SDP-12.1-2", msg.MID, "to Buffered with a SrcAvail open")
-	}
-	return nil
-}
-
-// endModeChange follows the master of a half-connection, which has changed its mode. [SDP-6.3.8-3]
-// [SDP-12-9]
-func (m *Machine) endModeChange(msg *inbound) error {
-	m.stats.ModeChangesRecv++
-	if msg.S {
-		m.setSendMode(msg.Mode)
-		return nil
-	}
-	m.voidOffers() // only Pipelined Mode has SinkAvails, as in Figure 29 [SDP-12.4-9] [SDP-12.4-4]
-	m.setRecvMode(msg.Mode)
-	return nil
 }

@@ -175,7 +175,7 @@ func TestSDP_12_4(t *testing.T) {
 		leave(p).want()
 		// The ModeChange waits even if there is credit.
 		p.m.cr.bufs += 9
-		if p.m.changeSendMode() || p.m.src.mode != sdpwire.Pipelined {
+		if p.m.src.changeMode() || p.m.src.mode.current != sdpwire.Pipelined {
 			t.Error("a ModeChange overtook the RdmaWrCompl")
 		}
 		p.m.cr.bufs -= 9
@@ -251,7 +251,7 @@ func TestD42_Policy(t *testing.T) {
 		t.Errorf("after four SendSm: %v", p.m.SendMode())
 	}
 	// The threshold must be higher than before. [D-39]
-	if p.m.src.threshold <= 150 {
+	if p.m.src.mode.threshold <= 150 {
 		t.Error("threshold not raised")
 	}
 	// If all writes of a second are small, the mode changes to Buffered.

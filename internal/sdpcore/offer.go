@@ -1,112 +1,153 @@
 package sdpcore
 
 import (
+	"time"
+
 	"viaduct/internal/wire/sdpwire"
 )
 
-// mayOffer returns the index of the read to advertise by a SinkAvail, or -1 if none may be
-// advertised now. [SDP-9.3-2] [SDP-9.5.1-1] [SDP-11.3-8] [SDP-11.3-14]
-func (m *Machine) mayOffer() int {
-	s := &m.snk
-	switch {
-	case m.p.NoSinkAvail:
-		return -1
-	case s.held > 0 || s.expected > 0 || s.adverts.len() > 0: // no SinkAvail overtakes a SendSm [SDP-11.3-14] [D-34]
-		return -1
-	case s.cancelWant || s.cancelOpen:
+// A sinkAdv is a SinkAvail of our own that is not resolved.
+type sinkAdv struct {
+	key  uint64
+	rid  uint64
+	size int
+	stag uint32
+}
+
+// offers are the open SinkAvails of this end, oldest first: Write Zcopy at the Data Sink. The peer
+// writes into the memory of the reads that they advertise. [SDP 9.3]
+type offers struct {
+	deque[sinkAdv]
+	*common
+	snd   *sender
+	reads *reads
+
+	count      serial // NonDiscards [SDP-6.3.3.4-1], wraps as 32-bit numbers do [SDP-6.3.3.4-4]
+	cancelWant bool   // a SinkAvailCancel must be sent
+	cancelOpen bool   // a SinkAvailCancel was sent and is not Processed
+	cancelSeq  serial // MSeq of the last SinkAvailCancel
+	cancelAt   time.Duration
+}
+
+// next returns the index of the next read to advertise, or -1 if none may be advertised. open is the
+// number of this end's open SrcAvails.
+func (o *offers) next(open int) int {
+	if o.cancelWant || o.cancelOpen {
 		// While a SinkAvailCancel is due or open, no read is advertised. Without a SinkAvail, a
 		// cancelled read waits only for RDMA Reads into it. [SDP-9.5.5-10]
 		return -1
-	case m.rsz.ackOwed: // the buffer size is about to change [SDP-10.6-15]
-		return -1
-	case s.offers.len()+m.src.advs.len() >= m.p.PeerMaxAdverts: // [SDP-6.2.1.3-1] [SDP-11.3-18]
+	}
+	if o.len()+open >= o.p.PeerMaxAdverts { // [SDP-6.2.1.3-1] [SDP-11.3-18]
 		return -1
 	}
-	i := s.offers.len() // all reads before this one are advertised
-	if i >= s.reads.len() {
+	i := o.len() // all reads before this one are advertised
+	if i >= o.reads.len() {
 		return -1
 	}
-	r := s.reads.at(i)
+	r := o.reads.at(i)
 	// RecvThreshold is at least RecvSize, so the buffer has room for any message.
-	if r.offered || r.all || r.off > 0 || r.n <= m.p.RecvThreshold {
+	if r.offered || r.all || r.off > 0 || r.n <= o.p.RecvThreshold {
 		return -1
 	}
 	return i
 }
 
-// sinkAvail advertises the whole of read i. [SDP-9.3-3] [SDP-6.3.3.1-1] [SDP-6.3.3.2-1] If transact
-// is set, the message also carries small waiting writes. [SDP-9.4-1] [SDP-6.3.3-3]
-func (m *Machine) sinkAvail(i int, transact bool) {
-	s := &m.snk
-	r := s.reads.at(i)
+// send advertises the whole of read i. It returns the index of the OpSend. [SDP-9.3-3]
+// [SDP-6.3.3.1-1] [SDP-6.3.3.2-1]
+func (o *offers) send(i int) (a int) {
+	r := o.reads.at(i)
 	size := min(r.n, sdpwire.MaxSize)
-	m.keys++
-	a := m.send(sdpwire.SinkAvail, 0)
-	act := &m.out[a]
-	act.Adv, act.RID = m.keys, r.id
-	act.Msg.Size, act.Msg.NonDiscards = uint32(size), uint32(s.count) // [SDP-9.3-4] [SDP-6.3.3.4-1]
+	key := o.newKey()
+	a = o.snd.send(sdpwire.SinkAvail, 0)
+	act := &o.out[a]
+	act.Adv, act.RID = key, r.id
+	act.Msg.Size, act.Msg.NonDiscards = uint32(size), uint32(o.count) // [SDP-9.3-4] [SDP-6.3.3.4-1]
 	r.offered = true
-	s.offers.push(sinkAdv{key: m.keys, rid: r.id, size: size})
-	m.stats.SentSinkAvails++
-	if transact {
-		at := m.src.covered()
-		end := at
-		for end < m.src.writes.len() && !m.src.writes.at(end).urgent {
-			end++
+	o.push(sinkAdv{key: key, rid: r.id, size: size})
+	o.stats.SentSinkAvails++
+	return a
+}
+
+// bind records the STag of advertisement key, if that is an open SinkAvail.
+func (o *offers) bind(key uint64, stag uint32) {
+	for i := o.len() - 1; i >= 0; i-- {
+		if a := o.at(i); a.key == key {
+			a.stag = stag
+			return
 		}
-		// Writes for zero copy stay in the queue.
-		n := m.payload(a, at, end, m.p.PeerSize-sdpwire.SinkAvailLen)
-		m.stats.SentBytesTransact += uint64(n)
 	}
 }
 
-// endOffer ends SinkAvail i, so that the peer can no longer write to the memory of the read. It
-// returns the read, which keeps its position in the queue. remote means that the peer has
-// invalidated the STag. [SDP-9.3-14]
-func (m *Machine) endOffer(i int, remote bool) *read {
-	s := &m.snk
-	o := s.offers.remove(i)
-	m.do(Action{Op: OpRevoke, Adv: o.key, Remote: remote}) // [SDP-9.3-11]
+// exceed reports whether every SinkAvail is for a buffer larger than n, so that a message of n bytes
+// still fits. [SDP-9.5.1-1]
+func (o *offers) exceed(n int) bool {
+	for i := range o.len() {
+		if o.at(i).size <= n {
+			return false
+		}
+	}
+	return true
+}
+
+// end ends the oldest SinkAvail, so that the peer can no longer write to the memory of the read. It
+// returns the read, which keeps its position in the queue, and its index. remote means that the peer
+// has invalidated the STag. [SDP-9.3-14]
+func (o *offers) end(remote bool) (int, *read) {
+	a := o.pop()
+	o.do(Action{Op: OpRevoke, Adv: a.key, Remote: remote}) // [SDP-9.3-11]
 	// The read exists, because no read ends while it is advertised.
-	_, r := m.findRead(o.rid)
+	i, r := o.reads.find(a.rid)
 	r.offered = false
-	return r
+	return i, r
 }
 
-// voidOffers ends all SinkAvails, because the peer will not write any more.
-func (m *Machine) voidOffers() {
-	for m.snk.offers.len() > 0 {
-		m.endOffer(0, false)
+// endAll ends all SinkAvails, but not the cancelled reads.
+func (o *offers) endAll() {
+	for o.len() > 0 {
+		o.end(false)
 	}
-	m.checkSinkCancel()
 }
 
-// checkSinkCancel ends the SinkAvailCancel and the cancelled reads, if every SinkAvail is resolved.
+// void ends all SinkAvails, because the peer will not write any more.
+func (o *offers) void() {
+	o.endAll()
+	o.checkCancel()
+}
+
+// wantCancel makes a SinkAvailCancel due, if a SinkAvail is open.
+func (o *offers) wantCancel() { o.cancelWant = !o.cancelOpen }
+
+// sendCancel sends the SinkAvailCancel, if that is possible now. It reports whether it did. Only one
+// SinkAvailCancel may be open at a time. [SDP-9.5.5-10] [D-34] None is sent while a SrcAvailCancel is
+// open, because the peer then holds MSeqAck, and the SinkCancelAck of this cancel could not be
+// distinguished from that for an earlier cancel.
+func (o *offers) sendCancel(srcCancelOpen bool) bool {
+	if o.len() == 0 || o.cancelOpen || srcCancelOpen {
+		return false
+	}
+	a := o.snd.send(sdpwire.SinkAvailCancel, 0)
+	o.cancelWant, o.cancelOpen, o.cancelSeq, o.cancelAt = false, true, serial(o.out[a].Msg.MSeq), o.now
+	o.stats.SentSinkCancels++
+	return true
+}
+
+// checkCancel ends the SinkAvailCancel and the cancelled reads, if every SinkAvail is resolved.
 // [SDP-9.5.5-11] [D-34]
-func (m *Machine) checkSinkCancel() {
-	s := &m.snk
-	if s.offers.len() > 0 {
-		return
-	}
-	s.cancelWant, s.cancelOpen = false, false
-	for i := 0; i < s.reads.len(); {
-		if r := s.reads.at(i); r.cancel && r.inflight == 0 {
-			m.endRead(i, ErrCancelled)
-		} else {
-			i++
-		}
+func (o *offers) checkCancel() {
+	if o.len() == 0 {
+		o.cancelWant, o.cancelOpen = false, false
+		o.reads.endCancelled()
 	}
 }
 
 // beginRdmaWrCompl checks an RdmaWrCompl, which must fit the oldest SinkAvail.
-func (m *Machine) beginRdmaWrCompl(msg *inbound) error {
-	s := &m.snk
+func (o *offers) beginRdmaWrCompl(msg *inbound) error {
 	switch {
-	case s.offers.len() == 0:
+	case o.len() == 0:
 		return violation("SDP-9.3-13", msg.MID, "no SinkAvail is open")
-	case int(msg.Size) > s.offers.at(0).size:
-		return violation("D-20", msg.MID, "%d bytes in a buffer of %d", msg.Size, s.offers.at(0).size)
-	case msg.invalidated && msg.inv != s.offers.at(0).stag: // [SDP-9.3-10]
+	case int(msg.Size) > o.at(0).size:
+		return violation("D-20", msg.MID, "%d bytes in a buffer of %d", msg.Size, o.at(0).size)
+	case msg.invalidated && msg.inv != o.at(0).stag: // [SDP-9.3-10]
 		return violation("SDP-9.3-10", msg.MID, "invalidates an STag that is not the SinkAvail's")
 	}
 	return nil
@@ -114,35 +155,36 @@ func (m *Machine) beginRdmaWrCompl(msg *inbound) error {
 
 // endRdmaWrCompl ends the oldest SinkAvail, to which the peer has written bytes. [SDP-9.3-13]
 // [D-20]
-func (m *Machine) endRdmaWrCompl(msg *inbound) error {
-	s := &m.snk
+func (o *offers) endRdmaWrCompl(msg *inbound) {
 	n := int(msg.Size)
-	m.stats.RecvBytesWrite += uint64(n)
-	s.pos += uint64(n)
-	r := m.endOffer(0, msg.invalidated)
-	i, _ := m.findRead(r.id)
+	o.stats.RecvBytesWrite += uint64(n)
+	i, r := o.end(msg.invalidated)
 	r.off += n
 	if n > 0 {
-		m.endRead(i, nil)
+		o.reads.end(i, nil)
 	} else {
-		// No bytes were written: the read continues to wait, after reads to whose buffers the peer
-		// may already be writing. [D-20]
-		rr := s.reads.remove(i)
-		s.reads.push(rr)
-		for j := s.reads.len() - 1; j > i && !s.reads.at(j-1).offered; j-- {
-			*s.reads.at(j), *s.reads.at(j - 1) = *s.reads.at(j - 1), *s.reads.at(j)
-		}
+		o.reads.requeue(i) // the read continues to wait
 	}
-	m.checkSinkCancel()
-	m.noteHint(msg.Flags) // [SDP-6.1.2-13]
-	return nil
+	o.checkCancel()
 }
 
 // endSinkCancelAck ends all SinkAvails that are still open, because the peer has dropped them. A
 // SinkCancelAck without a cancel, or for an earlier cancel, is ignored. [D-34]
-func (m *Machine) endSinkCancelAck(msg *inbound) error {
-	if s := &m.snk; s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) {
-		m.voidOffers()
+func (o *offers) endSinkCancelAck(msg *inbound) error {
+	if o.cancelOpen && !serial(msg.MSeqAck).less(o.cancelSeq) {
+		o.void()
 	}
 	return nil
+}
+
+// cancelExpired reports whether the peer has not answered a SinkAvailCancel in time.
+func (o *offers) cancelExpired() bool {
+	return o.cancelOpen && o.now >= o.cancelAt+o.p.Timers.Cancel
+}
+
+// timers adds the time of an unanswered cancel.
+func (o *offers) timers(a *alarm) {
+	if o.cancelOpen {
+		a.at(o.cancelAt + o.p.Timers.Cancel)
+	}
 }

@@ -1,6 +1,11 @@
 package sdpcore
 
-import "time"
+import (
+	"fmt"
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
 
 // A Role is the part a peer had in setting up the current LLP connection. [D-54]
 type Role uint8
@@ -136,4 +141,24 @@ func (t *Timers) fill() {
 	if t.SuspendLimit == 0 {
 		t.SuspendLimit = 4
 	}
+}
+
+// check panics if p breaks a limit of the protocol, and fills in defaults.
+func (p *Params) check() {
+	switch {
+	case p.RecvBufs < sdpwire.MinBuffers || p.RecvBufs > 65535, p.PeerBufs < sdpwire.MinBuffers: // [SDP-10-2] [SDP-10.3-1] [SDP-6.1.3-2]
+		panic(fmt.Sprintf("sdpcore: %d and %d buffers", p.RecvBufs, p.PeerBufs))
+	case p.RecvSize < sdpwire.MinBufferSize, p.PeerSize < sdpwire.MinBufferSize: // [SDP-10-5]
+		panic(fmt.Sprintf("sdpcore: buffers of %d and %d bytes", p.RecvSize, p.PeerSize))
+	case p.MaxAdverts < 1, p.PeerMaxAdverts < 1, p.ORD < 1:
+		panic(fmt.Sprintf("sdpcore: %d and %d advertisements, %d reads", p.MaxAdverts, p.PeerMaxAdverts, p.ORD))
+	}
+	p.Timers.fill()
+	if p.MinRecvSize == 0 {
+		p.MinRecvSize = sdpwire.MinBufferSize
+	}
+	if p.MaxRecvSize == 0 {
+		p.MaxRecvSize = max(p.RecvSize, 64<<10)
+	}
+	p.RecvThreshold = max(p.RecvThreshold, p.RecvSize) // [SDP-9-1] [SDP-9.5.1-2] [SDP-10-6]
 }

@@ -18,7 +18,9 @@ func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidate
 	if err == nil {
 		err = m.byType(x)
 	}
-	m.fail(err)
+	if err != nil {
+		m.fail(err)
+	}
 	return m.end()
 }
 
@@ -44,9 +46,9 @@ func (m *Machine) fail(err error) {
 
 // head handles the fields every message carries.
 func (m *Machine) head(msg *inbound) error {
-	c, s := &m.cr, &m.src
+	c := &m.cr
 	switch {
-	case m.sus.peerDone && msg.MID != sdpwire.SuspCommAck && msg.MID != sdpwire.AbortConn && !msg.isCreditUpdate():
+	case m.susp.peerDone && msg.MID != sdpwire.SuspCommAck && msg.MID != sdpwire.AbortConn && !msg.isCreditUpdate():
 		return violation("SDP-13.1.1-5", msg.MID, "after the peer had suspended")
 	case serial(msg.MSeq) != c.expect: // [SDP-10.1-2] [D-06]
 		return violation("SDP-6.1.5-2", msg.MID, "MSeq %d where %d was due", msg.MSeq, uint32(c.expect))
@@ -68,14 +70,9 @@ func (m *Machine) head(msg *inbound) error {
 		}
 	}
 	m.stats.RecvMessages++
-	if s.leaveSeq.less(c.acked) { // [SDP-12.4-3] [D-45]
-		s.leaving = false
-	}
-	// The flag may be in a message of any type, before the urgent byte's message or in it.
-	// [SDP-6.1.2-7] [SDP-6.1.2-8] [D-74]
+	m.src.mode.acknowledged(c.acked)
 	if msg.Flags&sdpwire.OOBPend != 0 {
-		m.snk.announced++
-		m.do(Action{Op: OpUrgentPending}) // [SDP-9.5.3-9]
+		m.urg.pending()
 	}
 	return nil
 }

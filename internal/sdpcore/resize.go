@@ -4,6 +4,10 @@ import "viaduct/internal/wire/sdpwire"
 
 // resize is the state of changes to the sizes of Private Buffers. [SDP 10.6]
 type resize struct {
+	*common
+	snd    *sender
+	offers *offers
+
 	// These fields are the state of the requesting end.
 	want   int  // size to request from the peer, or 0
 	sent   bool // a ChRcvBuf is unacknowledged [SDP-10.6-19]
@@ -18,20 +22,31 @@ type resize struct {
 	size    int  // the new size
 }
 
+// start begins with the sizes of a new connection.
+func (z *resize) start() {
+	*z = resize{common: z.common, snd: z.snd, offers: z.offers, actual: z.p.PeerSize}
+}
+
 // RequestPeerSize asks the peer to give each of its receive Private Buffers n bytes. [SDP-10.6-1]
 // ok is false, and no request is sent, while another request is open, if the size is n already, or
 // if the peer has refused to change in that direction.
 func (m *Machine) RequestPeerSize(now Time, n int, out []Action) (acts []Action, ok bool) {
 	m.begin(now, out)
-	z := &m.rsz
+	ok = m.rsz.request(n)
+	return m.end(), ok
+}
+
+// request makes a ChRcvBuf for n bytes due. It reports whether it did. [SDP-10.6-1]
+func (z *resize) request(n int) bool {
 	n = min(max(n, sdpwire.MinBufferSize), sdpwire.MaxSize)
 	switch {
-	case m.life != lifeOpen || z.sent || z.want != 0 || n == z.actual:
+	case z.life != lifeOpen || z.sent || z.want != 0 || n == z.actual:
 	case n > z.actual && z.noMore, n < z.actual && z.noLess:
 	default:
-		z.want, ok = n, true
+		z.want = n
+		return true
 	}
-	return m.end(), ok
+	return false
 }
 
 // Resized reports that the receive Private Buffers have the size of OpResize, and that none of the
@@ -42,51 +57,39 @@ func (m *Machine) Resized(now Time, out []Action) []Action {
 	return m.end()
 }
 
-// resizeStep sends a ChRcvBuf or ChRcvBufAck that is due. It reports whether it did.
-func (m *Machine) resizeStep() bool {
-	z := &m.rsz
+// step sends a ChRcvBuf or ChRcvBufAck that is due. It reports whether it did.
+func (z *resize) step() bool {
 	switch {
-	case z.ackOwed && z.ready && m.offersExceed(z.size):
+	case z.ackOwed && z.ready && z.offers.exceed(z.size):
 		// From here on the new size applies. [SDP-10.6-11] [SDP-6.4.2.1-1] [SDP-10.6-16]
-		m.p.RecvSize = z.size
-		m.p.RecvThreshold = max(m.p.RecvThreshold, z.size)
+		z.p.RecvSize = z.size
+		z.p.RecvThreshold = max(z.p.RecvThreshold, z.size)
 		z.ackOwed = false
-		a := m.send(sdpwire.ChRcvBufAck, 0)
-		m.out[a].Msg.Size = uint32(z.size)
+		a := z.snd.send(sdpwire.ChRcvBufAck, 0)
+		z.out[a].Msg.Size = uint32(z.size)
 		return true
 	case z.want != 0 && !z.ackOwed: // an end that owes an acknowledgement does not ask [D-47]
 		z.sent, z.asked, z.want = true, z.want, 0
-		a := m.send(sdpwire.ChRcvBuf, 0)
-		m.out[a].Msg.Size = uint32(z.asked) // [SDP-6.4.1-3]
+		a := z.snd.send(sdpwire.ChRcvBuf, 0)
+		z.out[a].Msg.Size = uint32(z.asked) // [SDP-6.4.1-3]
 		if z.asked < z.actual {
-			m.setPeerSize(z.asked) // a larger size applies only when acknowledged [SDP-10.6-2] [SDP-10.6-3]
+			z.setPeerSize(z.asked) // a larger size applies only when acknowledged [SDP-10.6-2] [SDP-10.6-3]
 		}
 		return true
 	}
 	return false
 }
 
-// offersExceed reports whether every SinkAvail is for a buffer larger than n, so that a message of
-// n bytes still fits. [SDP-9.5.1-1]
-func (m *Machine) offersExceed(n int) bool {
-	for i := range m.snk.offers.len() {
-		if m.snk.offers.at(i).size <= n {
-			return false
-		}
-	}
-	return true
-}
-
 // setPeerSize limits the size of sent messages to n. The driver chooses the size of its sending
 // memory itself. [SDP-10-7]
-func (m *Machine) setPeerSize(n int) {
-	m.p.PeerSize = n
-	m.do(Action{Op: OpPeerSize, N: n})
+func (z *resize) setPeerSize(n int) {
+	z.p.PeerSize = n
+	z.do(Action{Op: OpPeerSize, N: n})
 }
 
 // beginChRcvBuf checks a ChRcvBuf: only one may be open at a time.
-func (m *Machine) beginChRcvBuf(msg *inbound) error {
-	if m.rsz.ackOwed {
+func (z *resize) beginChRcvBuf(msg *inbound) error {
+	if z.ackOwed {
 		return violation("SDP-10.6-19", msg.MID, "before the last one was acknowledged")
 	}
 	return nil
@@ -95,22 +98,21 @@ func (m *Machine) beginChRcvBuf(msg *inbound) error {
 // endChRcvBuf handles the peer's request for another buffer size. The peer always gets an answer
 // [SDP-10.6-11], unless both ends have sent a request and this end is the Accepting Peer.
 // [SDP-10.6.1-1]
-func (m *Machine) endChRcvBuf(msg *inbound) error {
-	z := &m.rsz
+func (z *resize) endChRcvBuf(msg *inbound) error {
 	if z.sent {
-		if m.p.Role == Accepting {
+		if z.p.Role == Accepting {
 			return nil // [SDP-10.6.1-1]
 		}
 		// The peer's request replaces ours; the driver may repeat ours. [SDP-10.6.1-3]
 		// [SDP-10.6.1-2] [D-47]
 		z.sent = false
 	}
-	old, want := m.p.RecvSize, int(min(msg.Size, sdpwire.MaxSize))
+	old, want := z.p.RecvSize, int(min(msg.Size, sdpwire.MaxSize))
 	// The size is as close to the request as possible, perhaps larger. [SDP-10.6-6] [SDP-10.6-5]
 	// [SDP-10.6-7]
-	size := min(max(want, m.p.MinRecvSize), m.p.MaxRecvSize)
+	size := min(max(want, z.p.MinRecvSize), z.p.MaxRecvSize)
 	switch {
-	case m.p.NoResize: // [SDP-10.6-14] [SDP-6.4.2.1-2]
+	case z.p.NoResize: // [SDP-10.6-14] [SDP-6.4.2.1-2]
 		size = old
 	case want < old:
 		// The size does not grow [SDP-10.6-8]; because of the maximum above it is never less than
@@ -124,18 +126,18 @@ func (m *Machine) endChRcvBuf(msg *inbound) error {
 	if size == old {
 		return nil
 	}
-	m.stats.Resizes++
+	z.stats.Resizes++
 	if size < old {
-		m.p.RecvSize = size // the peer already observes its own request
+		z.p.RecvSize = size // the peer already observes its own request
 	}
-	m.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
+	z.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
 	return nil
 }
 
 // beginChRcvBufAck checks a ChRcvBufAck: its size must be between the old and the requested size.
 // After a request for more, it may also exceed the requested size. [D-47]
-func (m *Machine) beginChRcvBufAck(msg *inbound) error {
-	z, act := &m.rsz, int(msg.Size)
+func (z *resize) beginChRcvBufAck(msg *inbound) error {
+	act := int(msg.Size)
 	up := z.asked > z.actual
 	switch {
 	case !z.sent:
@@ -148,8 +150,8 @@ func (m *Machine) beginChRcvBufAck(msg *inbound) error {
 
 // endChRcvBufAck records the peer's answer. If the size has not changed, this end never asks for a
 // change in that direction again.
-func (m *Machine) endChRcvBufAck(msg *inbound) error {
-	z, act := &m.rsz, int(msg.Size)
+func (z *resize) endChRcvBufAck(msg *inbound) error {
+	act := int(msg.Size)
 	up := z.asked > z.actual
 	z.sent = false
 	if act == z.actual { // this end never asks for that direction again
@@ -157,6 +159,6 @@ func (m *Machine) endChRcvBufAck(msg *inbound) error {
 		z.noLess = z.noLess || !up
 	}
 	z.actual = act
-	m.setPeerSize(act) // [SDP-10.6-4]
+	z.setPeerSize(act) // [SDP-10.6-4]
 	return nil
 }

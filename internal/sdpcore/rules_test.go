@@ -27,8 +27,8 @@ func (m *Machine) sums() error {
 		}
 	}
 	held, apart, private := 0, 0, 0
-	for i := range k.holds.len() {
-		h := k.holds.at(i)
+	for i := range k.held.runs.len() {
+		h := k.held.runs.at(i)
 		held += h.n
 		if h.private {
 			private++
@@ -37,8 +37,8 @@ func (m *Machine) sums() error {
 		}
 	}
 	locals, reading := 0, 0
-	for i := range k.ops.len() {
-		if op := k.ops.at(i); op.local {
+	for i := range k.fetch.ops.len() {
+		if op := k.fetch.ops.at(i); op.local {
 			locals++
 		} else {
 			reading += op.n
@@ -56,9 +56,9 @@ func (m *Machine) sums() error {
 		what      string
 		got, want int
 	}{
-		{"bytes queued", s.queued, queued}, {"urgent bytes to announce", s.urgents, urgents}, {"forced writes", s.nforced, forced},
-		{"bytes held", k.held, held}, {"bytes held outside Private Buffers", k.compacted, apart}, {"Private Buffers in use", m.cr.pool - m.cr.free, private},
-		{"RDMA Reads without reader", k.opsLocal, locals}, {"bytes of reads in flight", inflight, reading}, {"reads advertised", k.offers.len(), offered},
+		{"bytes queued", s.writes.queued, queued}, {"urgent bytes to announce", s.writes.urgents, urgents}, {"forced writes", s.writes.forced, forced}, {"advertised writes", s.writes.advertised, s.advs.len()},
+		{"bytes held", k.held.n, held}, {"bytes held outside Private Buffers", k.held.compacted, apart}, {"Private Buffers in use", m.cr.pool - m.cr.free, private},
+		{"RDMA Reads without reader", k.fetch.opsLocal, locals}, {"bytes of reads in flight", inflight, reading}, {"reads advertised", k.offer.len(), offered},
 	} {
 		if c.got != c.want {
 			return fmt.Errorf("%s: counted %d, there are %d", c.what, c.got, c.want)
@@ -262,7 +262,7 @@ func TestSDP_9_5_6_Runs(t *testing.T) {
 		for range 300 {
 			p.recv("Data +1")
 		}
-		if n := p.m.snk.holds.len(); n > 3 || p.m.Held() != 300 {
+		if n := p.m.snk.held.runs.len(); n > 3 || p.m.Held() != 300 {
 			t.Errorf("%d bytes held in %d runs", p.m.Held(), n)
 		}
 		p.skip().read(1, 300).wantMsgs("Data")

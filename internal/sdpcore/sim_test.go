@@ -497,7 +497,7 @@ func (s *sim) send(e *simEnd, acts []Action, i int) int {
 	if msg.Flags&sdpwire.ReqPipe != 0 && msg.MID != sdpwire.RdmaRdCompl && msg.MID != sdpwire.RdmaWrCompl {
 		s.errorf("%s: [SDP-6.1.2-11] REQ_PIPE on %v", e.name, &msg)
 	}
-	if open := e.m.src.advs.len() + e.m.snk.offers.len(); open > e.p.PeerMaxAdverts {
+	if open := e.m.src.advs.len() + e.m.snk.offer.len(); open > e.p.PeerMaxAdverts {
 		s.errorf("%s: [SDP-11.3-18] %d advertisements of %d", e.name, open, e.p.PeerMaxAdverts)
 	}
 	if msg.Flags&sdpwire.OOBPend != 0 {
@@ -625,9 +625,11 @@ func (s *sim) write(e *simEnd, n int, urgent bool) {
 	e.writes[e.nextID] = w
 	e.order = append(e.order, w)
 	s.note(e, fmt.Sprintf("write %d of %d urgent=%t", w.ord, n, urgent))
-	straight := *e.m // a copy; calls on it change nothing that it shares with e.m
+	before := *e.m
 	var msgs [3]sdpwire.Message
-	k := straight.Straight(s.now, n, msgs[:])
+	k := e.m.Straight(s.now, n, msgs[:])
+	straight := *e.m
+	*e.m = before // Straight has changed nothing outside the Machine
 	acts := e.m.Write(s.now, e.nextID, n, urgent, e.acts[:0])
 	if k > 0 && !urgent {
 		s.straight[k-1]++
@@ -650,7 +652,7 @@ func (s *sim) sameAsWrite(e *simEnd, n int, msgs []sdpwire.Message, got *Machine
 		s.errorf("%s: straight does %+v, Write %+v", e.name, want, acts)
 	}
 	if e.m.src.writes.len() == 0 {
-		got.src.writes = e.m.src.writes // the position of an empty queue in its ring may differ
+		got.src.writes.deque = e.m.src.writes.deque // the position of an empty queue in its ring may differ
 	}
 	if !reflect.DeepEqual(got, e.m) {
 		s.errorf("%s: after a straight write %+v, after Write %+v", e.name, *got, *e.m)
@@ -763,7 +765,7 @@ func (s *sim) tick() {
 			d = at - s.now
 		}
 	}
-	if s.a.m.src.cancelOpen || s.b.m.src.cancelOpen || s.a.m.snk.cancelOpen || s.b.m.snk.cancelOpen ||
+	if s.a.m.src.advs.cancelOpen || s.b.m.src.advs.cancelOpen || s.a.m.snk.offer.cancelOpen || s.b.m.snk.offer.cancelOpen ||
 		s.a.m.life != lifeOpen || s.b.m.life != lifeOpen {
 		d = min(d, 200*time.Microsecond)
 	}
@@ -809,7 +811,7 @@ func (s *sim) check() {
 		if e.dead != nil {
 			s.errorf("%s ended: %v", e.name, e.dead)
 		}
-		if e.m.src.count.sub(e.m.src.count0) < -1<<30 {
+		if e.m.src.room.count.sub(e.m.src.room.count0) < -1<<30 {
 			s.errorf("%s: counter ran away", e.name)
 		}
 		if err := e.m.sums(); err != nil {

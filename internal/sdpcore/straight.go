@@ -10,7 +10,7 @@ import "viaduct/internal/wire/sdpwire"
 func (m *Machine) Straight(now Time, n int, msgs []sdpwire.Message) int {
 	s, k := &m.src, &m.snk
 	if m.life != lifeOpen || s.closing || n <= 0 ||
-		s.writes.len() > 0 || s.avail.len() > 0 || s.mode != sdpwire.Buffered && n > max(s.threshold, 1) { // uses zero copy
+		s.writes.len() > 0 || s.room.len() > 0 || s.mode.zcopy(n) {
 		return 0
 	}
 	limit := m.p.PeerSize - sdpwire.BSDHLen
@@ -25,22 +25,17 @@ func (m *Machine) Straight(now Time, n int, msgs []sdpwire.Message) int {
 		return 0
 	}
 	m.now = max(now, m.now)
-	m.noteWrite(n)
-	if m.steer(); s.pol.wanted || k.pol.wanted {
+	s.mode.noteWrite(n)
+	if m.steer(); s.mode.pol.wanted || k.mode.pol.wanted {
 		return 0
 	}
 	m.stats.SentBytesBcopy += uint64(n)
 	for i := range msgs[:count] {
 		p := piece(n, limit)
 		n -= p
-		msgs[i] = m.header(sdpwire.Data, 0)
+		msgs[i] = m.snd.header(sdpwire.Data, 0)
 		msgs[i].Len += uint32(p)
-		s.count++ // [SDP-9.5.1-8]
-		m.sentPayload()
+		s.sentPayload()
 	}
 	return count
 }
-
-// LowCredit reports whether at most a quarter of the credit is left, so that an update has probably
-// arrived already.
-func (m *Machine) LowCredit() bool { return m.cr.credit() <= m.p.PeerBufs/4 }

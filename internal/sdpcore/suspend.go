@@ -9,6 +9,9 @@ import (
 // suspend is the state of a suspension. [SDP 13.1.1] An implementation need not be able to start
 // one; this package can. [SDP-13.1-2] [SDP-13.1-3]
 type suspend struct {
+	*common
+	snd *sender
+
 	local    bool             // requested by this end
 	remote   bool             // requested by the peer, and not answered
 	port     uint16           // if local: port that the peer must reconnect to
@@ -20,6 +23,84 @@ type suspend struct {
 	n        int              // number of suspensions answered
 }
 
+// begin begins to finish In-Process transfers.
+func (u *suspend) begin() { u.life, u.at = lifeSuspending, u.now }
+
+// request begins a suspension of this end's own.
+func (u *suspend) request(port uint16) {
+	u.local, u.port = true, port
+	u.begin()
+}
+
+// requested handles the SuspComm of the peer. begun is false if this end's own request takes
+// precedence.
+func (u *suspend) requested(msg *inbound) (begun bool, err error) {
+	switch {
+	case u.life == lifeSuspSent && u.p.Role == Accepting:
+		u.peerDone = true
+		return false, nil // the requests have crossed, and ours takes precedence [SDP-13.1.2-1] [D-54]
+	case u.p.NoSuspend, int(msg.Port) < u.p.MinSuspendPort, u.tooOften(): // [D-55]
+		return false, ErrNoSuspend
+	}
+	u.retry = u.local // [SDP-13.1.2-2] [SDP-13.1.2-3]
+	u.remote, u.peerPort, u.peerDone = true, msg.Port, true
+	u.begin()
+	return true, nil
+}
+
+// tooOften reports whether the peer has suspended more often within a minute than allowed. If not,
+// it counts this suspension. [D-55]
+func (u *suspend) tooOften() bool {
+	if u.p.Timers.SuspendLimit < 0 {
+		return false
+	}
+	limit := min(u.p.Timers.SuspendLimit, len(u.times))
+	if u.n >= limit && u.now-u.times[(u.n-limit)%len(u.times)] < time.Minute {
+		return true
+	}
+	u.times[u.n%len(u.times)] = u.now
+	u.n++
+	return false
+}
+
+// step sends SuspComm or SuspCommAck. It reports whether that was the answer, after which this end
+// is suspended. [SDP-13.1.1-3] [SDP-13.1.1-6] [D-53]
+func (u *suspend) step() (answered bool) {
+	if u.remote {
+		u.snd.send(sdpwire.SuspCommAck, 0)
+		u.do(Action{Op: OpReconnect, Msg: sdpwire.Message{Port: u.peerPort}})
+		return true
+	}
+	a := u.snd.send(sdpwire.SuspComm, 0)
+	u.out[a].Msg.Port = u.port // [SDP-6.5.1.1-1]
+	u.life = lifeSuspSent
+	return false
+}
+
+// beginSuspCommAck checks a SuspCommAck: it must answer a SuspComm.
+func (u *suspend) beginSuspCommAck(msg *inbound) error {
+	if u.life != lifeSuspSent {
+		return violation("SDP-13.1.1-6", msg.MID, "nothing was asked")
+	}
+	return nil
+}
+
+// resume ends the suspension, or begins again if this end's own request was overtaken.
+func (u *suspend) resume() {
+	retry := u.retry
+	u.local, u.remote, u.retry, u.peerDone = retry, false, false, false
+	u.life = lifeOpen
+	if retry {
+		u.begin()
+	}
+}
+
+// expired reports whether the peer has not answered in time.
+func (u *suspend) expired() bool { return u.now >= u.at+u.p.Timers.Suspend }
+
+// timers adds the time of expired.
+func (u *suspend) timers(a *alarm) { a.at(u.at + u.p.Timers.Suspend) }
+
 // Suspend begins a suspension: RDMA in progress is finished, and then SuspComm is sent with the
 // port where the connection will be resumed. [SDP-13.1.1-3] [SDP-13.1.1-4] OpSuspended reports
 // the end of the suspension; reads and writes stay queued. The error is ErrNoSuspend if the
@@ -29,99 +110,48 @@ func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error)
 	if m.life != lifeOpen {
 		return m.end(), ErrNoSuspend
 	}
-	m.sus.local, m.sus.port = true, port
-	m.beginSuspend()
+	m.susp.request(port)
+	m.dropHold()
 	return m.end(), nil
 }
 
-// beginSuspend begins to finish In-Process transfers. It drops a SrcAvailCancel without an answer,
-// because the suspension cancels all SrcAvails. Holding MSeqAck for that cancel would deny the peer
-// the credit for its SuspCommAck.
-func (m *Machine) beginSuspend() {
-	m.life, m.sus.at = lifeSuspending, m.now
-	m.cr.hold = false
-}
+// dropHold drops a SrcAvailCancel without an answer, because a suspension cancels all SrcAvails.
+// Holding MSeqAck for that cancel would deny the peer the credit for its SuspCommAck.
+func (m *Machine) dropHold() { m.cr.hold = false }
 
 // stepSuspend sends SuspComm or SuspCommAck once no transfer is In-Process. It reports whether it
-// did. [SDP-13.1.1-3] [SDP-13.1.1-6] [D-53]
+// did.
 func (m *Machine) stepSuspend() bool {
-	if m.snk.ops.len() > 0 { // stepAnswers reports completed reads first
+	if m.snk.fetch.ops.len() > 0 { // stepAnswers reports completed reads first
 		return false
 	}
-	if m.sus.remote {
-		m.send(sdpwire.SuspCommAck, 0)
-		m.do(Action{Op: OpReconnect, Msg: sdpwire.Message{Port: m.sus.peerPort}})
+	if m.susp.step() {
 		m.quiesce()
-		return true
 	}
-	a := m.send(sdpwire.SuspComm, 0)
-	m.out[a].Msg.Port = m.sus.port // [SDP-6.5.1.1-1]
-	m.life = lifeSuspSent
 	return true
 }
 
 // quiesce ends the current connection, with all advertisements. [SDP-13-1]
 func (m *Machine) quiesce() {
-	s, k := &m.src, &m.snk
 	m.life = lifeSuspended
 	m.stats.Suspensions++
-	m.revokeAdvs()
-	for i := range s.nforced {
-		s.writes.at(i).forced = false
-	}
-	s.nforced = 0
-	m.settleCancel()
-	s.avail.clear()
-	s.ackOwed, s.leaving = false, false
-	k.adverts.clear()
-	k.expected, k.srcCancel = 0, false
-	m.voidOffers()
+	m.src.quiesce()
+	m.snk.quiesce()
 }
 
 // endSuspComm handles the peer's request to move the connection. [SDP-13.1-1]
 func (m *Machine) endSuspComm(msg *inbound) error {
-	u := &m.sus
-	switch {
-	case m.life == lifeSuspSent && m.p.Role == Accepting:
-		u.peerDone = true
-		return nil // the requests have crossed, and ours takes precedence [SDP-13.1.2-1] [D-54]
-	case m.p.NoSuspend, int(msg.Port) < m.p.MinSuspendPort, m.tooOften(): // [D-55]
-		return ErrNoSuspend
+	begun, err := m.susp.requested(msg)
+	if begun {
+		m.dropHold()
 	}
-	u.retry = u.local // [SDP-13.1.2-2] [SDP-13.1.2-3]
-	u.remote, u.peerPort, u.peerDone = true, msg.Port, true
-	m.beginSuspend()
-	return nil
-}
-
-// tooOften reports whether the peer has suspended more often within a minute than allowed. If not,
-// it counts this suspension. [D-55]
-func (m *Machine) tooOften() bool {
-	u := &m.sus
-	if m.p.Timers.SuspendLimit < 0 {
-		return false
-	}
-	limit := min(m.p.Timers.SuspendLimit, len(u.times))
-	if u.n >= limit && m.now-u.times[(u.n-limit)%len(u.times)] < time.Minute {
-		return true
-	}
-	u.times[u.n%len(u.times)] = m.now
-	u.n++
-	return false
-}
-
-// beginSuspCommAck checks a SuspCommAck: it must answer a SuspComm.
-func (m *Machine) beginSuspCommAck(msg *inbound) error {
-	if m.life != lifeSuspSent {
-		return violation("SDP-13.1.1-6", msg.MID, "nothing was asked")
-	}
-	return nil
+	return err
 }
 
 // endSuspCommAck ends the current connection, on which the peer sends no more messages.
 func (m *Machine) endSuspCommAck(*inbound) error {
 	m.do(Action{Op: OpSuspended})
-	m.sus.local = false
+	m.susp.local = false
 	m.quiesce()
 	return nil
 }
@@ -139,31 +169,11 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	}
 	m.begin(now, out)
 	m.start(p)
-	s, k := &m.src, &m.snk
-	s.count0, s.nudgeAck, s.stalled = 0, false, false
-	s.pol = srcPolicy{}
-	s.disSent = false // a DisConn is sent again
-	s.urgents = 0
-	for i := range s.writes.len() {
-		if w := s.writes.at(i); w.urgent { // each urgent write is announced again
-			w.pended = false
-			s.urgents++
-		}
-	}
-	k.pol = snkPolicy{changedAt: m.now}
-	k.disSeen, k.announced = false, 0
-	for i := range k.holds.len() { // held bytes are outside of the new Private Buffers
-		if h := k.holds.at(i); h.private {
-			h.private = false
-			k.compacted += h.n
-		}
-	}
-	retry := m.sus.retry
-	m.sus.local, m.sus.remote, m.sus.retry, m.sus.peerDone = false, false, false, false
-	m.life = lifeOpen
-	if retry {
-		m.sus.local, m.life, m.sus.at = true, lifeSuspending, m.now
-	}
+	m.upd.restart()
+	m.urg.restart()
+	m.src.resume()
+	m.snk.resume()
+	m.susp.resume()
 	return m.end()
 }
 
@@ -186,8 +196,8 @@ func (m *Machine) State() State {
 	if m.life != lifeSuspended {
 		panic("sdpcore: State of a connection that is " + m.life.String())
 	}
-	return State{Role: m.p.Role, RecvSize: m.p.RecvSize, RecvBufs: m.p.RecvBufs, ORD: m.p.ORD, Held: m.snk.held,
-		RecvPos: m.snk.pos, EOF: m.snk.eof, Closing: m.src.closing, Unsent: m.src.queued}
+	return State{Role: m.p.Role, RecvSize: m.p.RecvSize, RecvBufs: m.p.RecvBufs, ORD: m.p.ORD, Held: m.snk.held.n,
+		RecvPos: m.snk.pos, EOF: m.snk.eof, Closing: m.src.closing, Unsent: m.src.writes.queued}
 }
 
 // Restore returns a machine that continues where another process stopped. The driver must hold
@@ -197,8 +207,7 @@ func Restore(p Params, st State) *Machine {
 	m := New(p)
 	k := &m.snk
 	if st.Held > 0 {
-		k.holds.push(held{n: st.Held})
-		k.held, k.compacted = st.Held, st.Held
+		k.held.addLocal(st.Held)
 	}
 	k.pos, k.eof, m.src.closing = st.RecvPos, st.EOF, false
 	return m
