@@ -17,8 +17,8 @@ type wait struct {
 // instead. [FCVI-5.3.2-6]
 func (p *port) addWait(now fc.Time, w *wait) {
 	for _, c := range p.handles.all() {
-		if c.lingering && string(c.local.Discriminator) == string(w.disc) {
-			c.lingering, c.taken = false, true
+		if c.claim == lingering && string(c.local.Discriminator) == string(w.disc) {
+			c.claim = taken
 			w.match(c)
 			return
 		}
@@ -127,12 +127,12 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 		return
 	}
 	if w == nil {
-		c.lingering = true
+		c.claim = lingering
 		c.timer.Set(min(c.deadline, now+p.cfg.linger))
 		c.sendResp1(now, iu.Pending)
 		return
 	}
-	c.taken = true
+	c.claim = taken
 	c.timer.Set(min(c.deadline, now+p.np.EDTOV()))
 	w.match(c)
 }
@@ -185,7 +185,7 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 // older request.
 func (p *port) superseded(now fc.Time, r *fc.Remote, id uint32, q *iu.ConnectPayload) bool {
 	for _, o := range p.handles.all() {
-		if o.state != stHeld || o.mode != iu.PeerToPeer || o.taken || o.remote != r ||
+		if o.state != stHeld || o.mode != iu.PeerToPeer || o.claim == taken || o.remote != r ||
 			!o.local.Equal(q.Remote) || !o.want.Equal(q.Local) {
 			continue
 		}
@@ -248,10 +248,10 @@ func (p *port) hold(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.
 // the request and the deadline has not passed. Otherwise it refuses the request.
 func (c *conn) heldTooLong(now fc.Time) {
 	switch {
-	case now < c.deadline && c.taken: // a consumer has the request and has not decided yet
+	case now < c.deadline && c.claim == taken: // a consumer has the request and has not decided yet
 		c.timer.Set(c.deadline)
 		c.sendResp1(now, iu.Pending)
-	case c.taken:
+	case c.claim == taken:
 		c.reject(now, iu.ULPTimeout)
 	default:
 		c.reject(now, iu.NoMatch) // [FCVI-5.3.3-3]

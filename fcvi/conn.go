@@ -73,16 +73,18 @@ type leg struct {
 }
 
 // A conn is an endpoint: a VI connection from request to end. The port calls it for one event at a
-// time. All methods share one receiver, because one event may concern the set-up, messages in both
-// directions and the end. Each file has the methods of one subject.
+// time. conn itself has the states of FCVI 8.2, the set-up and the end, each in a file of its own.
+// Its parts transfer the messages: tx sends this side's requests, rx receives the peer's requests,
+// and answers has the responses to them. See transfer.go.
 type conn struct {
 	shared
 	state state
 	setUp
-	holding
 	ending
 
-	run run
+	turn  turn
+	early early
+	run   run
 
 	tx      sender
 	rx      receiver
@@ -104,16 +106,7 @@ type setUp struct {
 	limit     *fc.Timer
 	done      func(now fc.Time, reason iu.Reason)
 	accepted  func(now fc.Time, reason iu.Reason)
-	taken     bool // a consumer has the held request and decides
-	lingering bool // the request is held because there is no waiter
-}
-
-// A holding records what a connection waits for, and stores early frames.
-type holding struct {
-	queued  bool // the connection is in port.active
-	stalled bool // the connection waits for room on its link
-	paused  bool // the consumer has not started, so arriving frames are stored
-	early   []earlyFrame
+	claim     claim // of a held request
 }
 
 // An ending is the state of an ending connection.
@@ -124,6 +117,15 @@ type ending struct {
 	ended   []func()  // called when the endpoint is released
 	gone    bool
 }
+
+// A claim says who decides on a held request.
+type claim uint8
+
+const (
+	unclaimed claim = iota // a matching peer-to-peer request of this side, if one is made
+	lingering              // the next waiter; there is none yet
+	taken                  // a waiter has the request and decides
+)
 
 func (p *port) newConn(now fc.Time, mode iu.Mode) *conn {
 	c := &conn{shared: shared{p: p, terms: terms{mode: mode, class: fc.Class3}}, setUp: setUp{deadline: fc.Never}}
@@ -137,43 +139,6 @@ func (p *port) newConn(now fc.Time, mode iu.Mode) *conn {
 	c.timer = p.np.Timers().New(c.expired)
 	c.limit = p.np.Timers().New(c.limited)
 	return c
-}
-
-// An earlyFrame is a frame received before the consumer started.
-type earlyFrame struct {
-	f   fc.Frame
-	buf []byte
-}
-
-// maxEarly is the maximum number of frames stored for a consumer that has not started.
-const maxEarly = 4096
-
-func (c *conn) stash(now fc.Time, f *fc.Frame) {
-	if len(c.early) >= maxEarly {
-		c.paused, c.early = false, nil
-		c.fail(now, &failure{reason: iu.PortResources})
-		return
-	}
-	c.early = append(c.early, earlyFrame{})
-	e := &c.early[len(c.early)-1]
-	e.buf = f.CloneTo(&e.f, nil)
-}
-
-// begin handles the stored frames when the consumer has started.
-func (c *conn) begin(now fc.Time) {
-	c.paused = false
-	early := c.early
-	c.early = nil
-	for i := range early {
-		f := &early[i].f
-		var h iu.Header
-		_, err := c.p.cfg.codec.ParseHeader(f.Opt, &h)
-		if err == nil && !c.gone {
-			messageTypes[h.Op].arrive(c, now, f, &h)
-		}
-	}
-	c.p.activate(c)
-	c.p.pump(now)
 }
 
 // setState enters state s, and panics if arrows has no such change. No other code assigns c.state.
@@ -254,7 +219,7 @@ func (c *conn) loggedOut(now fc.Time) {
 		c.remember(now, iu.ULPTimeout)
 		c.tellAccept(now, iu.ULPTimeout)
 	case stConnected:
-		c.paused, c.early = false, nil
+		c.early.end()
 		c.breakNow(now, false)
 		c.setState(stError)
 		c.setState(stIdle)

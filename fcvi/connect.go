@@ -31,7 +31,7 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 		return nil
 	}
 	c.local, c.want, c.attrs, c.deadline = a.local, a.remote, a.attrs, a.deadline
-	c.up, c.done, c.holds, c.paused, c.sec = a.up, a.done, a.holds, a.paused, a.security
+	c.up, c.done, c.holds, c.early.paused, c.sec = a.up, a.done, a.holds, a.paused, a.security
 	if c.deadline != fc.Never {
 		c.limit.Set(c.deadline)
 	}

@@ -11,7 +11,7 @@ import (
 func (r *receiver) deliver(now fc.Time) *failure {
 	for r.up != nil {
 		m := r.at(r.mexp)
-		if !m.complete {
+		if m.stage != complete {
 			break
 		}
 		if !m.discard {
@@ -86,8 +86,8 @@ func (r *receiver) reject(now fc.Time, m *rxMsg, reason iu.Reason) *failure {
 		m.discard = true
 		r.hold -= len(m.buf)
 		m.held, m.buf = false, nil
-		if m.got.covers(uint32(m.end)) && !m.complete {
-			m.complete = true
+		if m.got.covers(uint32(m.end)) && m.stage != complete {
+			m.stage = complete
 			if m.h.MsgID == r.front {
 				r.front++
 			}

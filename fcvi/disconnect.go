@@ -28,7 +28,7 @@ func (c *conn) disconnect(now fc.Time) {
 // disconnect, which reports an error if broken is set.
 func (c *conn) stop(now fc.Time, broken bool) {
 	if c.state == stConnected && broken {
-		c.paused, c.early = false, nil
+		c.early.end()
 		c.up = nil
 		c.tx.abort(now)
 		c.stopStreams(now)
@@ -37,7 +37,7 @@ func (c *conn) stop(now fc.Time, broken bool) {
 		c.p.pump(now)
 		return
 	}
-	c.paused, c.early = false, nil
+	c.early.end()
 	c.disconnect(now)
 }
 

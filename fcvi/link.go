@@ -328,7 +328,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	result := make(chan iu.Reason, 1)
 	ok := false
 	r.s.do(func(now fc.Time) {
-		r.c.paused = true
+		r.c.early.paused = true
 		r.c.sec = ep.Attributes().Security
 		l.attach(r.c)
 		ok = r.c.accept(now, r.d.attributes(ep), l.v, ep.Attributes().FlowControl,

@@ -79,9 +79,9 @@ func (r *receiver) recvPosted(now fc.Time) *failure {
 	}
 	r.waiting = false
 	m := r.at(r.mexp)
-	if m.open && m.complete {
+	if m.stage == complete {
 		return r.deliver(now)
-	} else if m.open && r.stallAt == 0 {
+	} else if m.stage == partial && r.stallAt == 0 {
 		r.stall(now, m)
 	}
 	return nil

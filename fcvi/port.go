@@ -286,8 +286,11 @@ func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
 		p.stats.WrongSource++
 		return
 	}
-	if c.paused && c.state == stConnected {
-		c.stash(now, f)
+	if c.early.paused && c.state == stConnected {
+		if !c.early.add(f) {
+			c.early.end()
+			c.fail(now, &failure{reason: iu.PortResources})
+		}
 		return
 	}
 	messageTypes[h.Op].arrive(c, now, f, h)
@@ -398,10 +401,19 @@ func (p *port) frame(rctl fc.RCtl, dfctl uint8, fctl fc.FCtl) *fc.Frame {
 	return f
 }
 
+// A turn is the place of an endpoint in the sending order of its port.
+type turn uint8
+
+const (
+	noTurn  turn = iota // nothing to send, as far as is known
+	queued              // in port.active
+	stalled             // waits for room on its link
+)
+
 // activate adds c to the connections with frames to send.
 func (p *port) activate(c *conn) {
-	if !c.queued {
-		c.queued = true
+	if c.turn != queued {
+		c.turn = queued
 		p.active = append(p.active, c)
 	}
 }
@@ -415,13 +427,13 @@ func (p *port) pump(now fc.Time) {
 		c := p.active[0]
 		copy(p.active, p.active[1:])
 		p.active = p.active[:len(p.active)-1]
-		c.queued = false
+		c.turn = noTurn
 		if c.gone || c.remote == nil {
 			continue
 		}
 		room := p.room(c.remote.Addr)
 		if room == 0 {
-			c.stalled = true // linkRoom resumes the connection [FCFS-2.9-1]
+			c.turn = stalled // linkRoom resumes the connection [FCFS-2.9-1]
 			continue
 		}
 		room = min(room, quantum)
@@ -441,8 +453,7 @@ func (p *port) pump(now fc.Time) {
 // linkRoom resumes the stalled connections when a full link has room again.
 func (p *port) linkRoom(now fc.Time) {
 	for _, c := range p.handles.conns {
-		if c.stalled {
-			c.stalled = false
+		if c.turn == stalled {
 			p.activate(c)
 		}
 	}

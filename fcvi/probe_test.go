@@ -71,11 +71,11 @@ func TestProbe(t *testing.T) {
 		for range 5 {
 			b.postRecv(10)
 		}
-		a.c.paused = true
+		a.c.early.paused = true
 		for i := range 6 {
 			a.post(vi.OpSendReceive, []byte("x")).bad = i == 5
 		}
-		a.c.paused = false
+		a.c.early.paused = false
 		a.c.posted(s.net.Now())
 		s.net.Run(time.Second)
 		for i, w := range a.sends {

@@ -88,7 +88,7 @@ func (r *receiver) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) (more bool, f
 	if r.reliable() {
 		return false, r.lost(m, m.lostAs(), r.front)
 	}
-	if m.open {
+	if m.stage != absent {
 		p.stats.Discarded++ // [FCVI-3-3]
 		r.reset(m)          // its receive descriptor serves the next message [FCVI-B-5]
 	}
@@ -111,15 +111,15 @@ func (r *receiver) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) (more bool, f
 func (r *receiver) addFrame(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) (more bool, fail *failure) {
 	p := r.p
 	m := r.at(h.MsgID)
-	if !m.open {
+	if m.stage == absent {
 		r.reset(m)
-		m.open, m.h, m.oxid, m.seq, m.class, m.end = true, *h, f.OXID, f.SeqID, f.Class(), -1
+		m.stage, m.h, m.oxid, m.seq, m.class, m.end = partial, *h, f.OXID, f.SeqID, f.Class(), -1
 		m.rxid = p.rxid(f)
 	} else if m.h != *h || m.oxid != f.OXID || m.seq != f.SeqID || m.class != f.Class() { // [FCVI-5.5-3] [FCVI-5.2.1-10] [FCVI-6.1-1] [FCFS-2.10-3]
 		p.stats.Synonyms++ // [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5]
 		return false, nil
 	}
-	if m.complete {
+	if m.stage == complete {
 		p.stats.LateFrames++
 		return false, nil
 	}
@@ -171,9 +171,9 @@ func (r *receiver) addFrame(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool
 		}
 	}
 	if m.end >= 0 && m.got.covers(uint32(m.end)) {
-		m.complete = true
+		m.stage = complete
 		if h.MsgID == r.front {
-			for s := r.at(r.front); s.complete && s.h.MsgID == r.front; s = r.at(r.front) {
+			for s := r.at(r.front); s.stage == complete && s.h.MsgID == r.front; s = r.at(r.front) {
 				r.front++
 			}
 		}
@@ -181,7 +181,7 @@ func (r *receiver) addFrame(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool
 	r.stall(now, m)
 	switch {
 	case h.MsgID != r.mexp:
-	case m.complete:
+	case m.stage == complete:
 		return false, r.deliver(now)
 	default:
 		more = uint32(end) == m.got.next() && !m.held && !m.discard
@@ -192,14 +192,14 @@ func (r *receiver) addFrame(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool
 // lost returns the failure of a reliable connection that has a hole in the request stream. The received part of
 // the current message is reported as partial. [FCVI-8.4-4] [FCVI-3-4] [VIA-4.5-3]
 func (r *receiver) lost(m *rxMsg, reason iu.Reason, id iu.MsgID) *failure {
-	r.partial(m)
+	r.report(m)
 	return &failure{reason: reason, msg: id, named: true}
 }
 
-// partial reports the incomplete message m to the consumer. Without any arrived frame of m, partial
+// report reports the incomplete message m to the consumer. Without any arrived frame of m, report
 // does nothing.
-func (r *receiver) partial(m *rxMsg) {
-	if !m.open {
+func (r *receiver) report(m *rxMsg) {
+	if m.stage == absent {
 		return
 	}
 	if t := &messageTypes[m.h.Op]; t.fail != nil {
@@ -210,7 +210,7 @@ func (r *receiver) partial(m *rxMsg) {
 // stall sets the time when an incomplete stream counts as broken: T_GAP after the last frame of the
 // expected message, or after the first frame beyond that message. [FCVI-8.4-10]
 func (r *receiver) stall(now fc.Time, m *rxMsg) {
-	if m.complete && m.h.MsgID == r.mexp {
+	if m.stage == complete && m.h.MsgID == r.mexp {
 		r.stallAt = 0
 		return // deliver looks for later messages
 	}
@@ -241,7 +241,7 @@ func (r *receiver) gapExpired(now fc.Time) *failure {
 	// with the oldest message that has begun.
 	r.stallAt = 0
 	next := r.mexp + 1
-	if m.open {
+	if m.stage != absent {
 		p.stats.Discarded++
 		r.reset(m)
 	}
@@ -262,10 +262,10 @@ func (r *receiver) gapExpired(now fc.Time) *failure {
 func (r *receiver) aborted(oxid uint16) bool {
 	for i := range r.win {
 		m := &r.win[i]
-		if !m.open || m.oxid != oxid {
+		if m.stage == absent || m.oxid != oxid {
 			continue
 		}
-		if !r.reliable() && !m.complete {
+		if !r.reliable() && m.stage == partial {
 			r.p.stats.Discarded++
 			id := m.h.MsgID
 			r.reset(m)

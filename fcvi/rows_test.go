@@ -315,8 +315,8 @@ func TestLingering(t *testing.T) {
 	for range 2 {
 		b.p.addWait(s.net.Now(), &wait{disc: []byte("late"), match: func(c *conn) { given, b.c = given+1, c }})
 	}
-	if given != 1 || b.c.lingering || !b.c.taken || len(b.p.waits) != 1 {
-		t.Fatalf("given %d times, lingers %v, taken %v", given, b.c.lingering, b.c.taken)
+	if given != 1 || b.c.claim != taken || len(b.p.waits) != 1 {
+		t.Fatalf("given %d times, claim %v", given, b.c.claim)
 	}
 	s.net.Run(10 * time.Minute) // longer than any time limit for a decision
 	if len(a.result) != 1 || a.result[0] != iu.ULPTimeout {
@@ -787,8 +787,8 @@ func TestStallBeyond(t *testing.T) {
 		{beyond, now + 1, now + b.c.gap()},
 		{expected, now + 2, now + 2 + b.c.gap()},
 		{beyond, now + 3, now + 2 + b.c.gap()},
-		{&rxMsg{h: expected.h, complete: true}, now + 4, 0},
-		{&rxMsg{h: beyond.h, complete: true}, now + 5, now + 5 + b.c.gap()},
+		{&rxMsg{h: expected.h, stage: complete}, now + 4, 0},
+		{&rxMsg{h: beyond.h, stage: complete}, now + 5, now + 5 + b.c.gap()},
 	} {
 		if b.c.rx.stall(step.at, step.m); r.stallAt != step.want {
 			t.Errorf("step %d: declared at %v, want %v", i, r.stallAt, step.want)

@@ -17,7 +17,7 @@ var _ fc.Taker = (*conn)(nil)
 // follow allows the link to pass the frames continuing f to Take. f and every earlier frame were
 // placed, and f is not the last frame.
 func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
-	if len(f.Payload) > 0 && !f.Last() && f.Class() == fc.Class3 && c.state == stConnected && c.up != nil {
+	if len(f.Payload) > 0 && !f.Last() && f.Class() == fc.Class3 && c.transfers() {
 		c.run = run{now, resp}
 		f.Taker = c
 	}
@@ -27,7 +27,7 @@ func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
 // only the position and the bytes remain to be checked. If Take returns false, the link must
 // deliver the frame as a whole.
 func (c *conn) Take(b []byte) bool {
-	if c.state != stConnected || c.up == nil || c.paused {
+	if !c.transfers() || c.early.paused {
 		return false
 	}
 	taken, fail := false, (*failure)(nil)
@@ -51,7 +51,7 @@ func (c *conn) Take(b []byte) bool {
 // returns false, without effect, if the frame needs all checks.
 func (r *receiver) take(now fc.Time, b []byte) (taken bool, fail *failure) {
 	m := r.ahead(r.mexp)
-	if m == nil || m.complete || m.discard || m.held || m.end >= 0 || r.failed != iu.Accepted {
+	if m == nil || m.stage == complete || m.discard || m.held || m.end >= 0 || r.failed != iu.Accepted {
 		return false, nil
 	}
 	limit := r.mts

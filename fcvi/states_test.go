@@ -54,8 +54,8 @@ var places = []standing{
 	{"C_RQST, the peer's name is lower, ours is refused", stRqst, func(c *conn) { c.remote.PortName, c.own.open = 1, false }},
 	{"CONCEDED", stConceded, func(c *conn) { c.own.open = false }},
 	{"C_HELD", stHeld, nil},
-	{"C_HELD, with a waiter", stHeld, func(c *conn) { c.taken = true }},
-	{"C_HELD, lingering", stHeld, func(c *conn) { c.lingering = true }},
+	{"C_HELD, with a waiter", stHeld, func(c *conn) { c.claim = taken }},
+	{"C_HELD, lingering", stHeld, func(c *conn) { c.claim = lingering }},
 	{"C_RESP1", stResp1, nil},
 	{"C_RESP1, ours is open", stResp1, func(c *conn) {
 		ox, _ := c.p.oxids.alloc(c)

@@ -54,7 +54,7 @@ func (c *conn) step(now fc.Time, room int) int {
 	}
 	q := &c.answers
 	q.turn = !q.turn
-	if (!q.turn || q.len() == 0) && c.transfers() && !c.paused {
+	if (!q.turn || q.len() == 0) && c.transfers() && !c.early.paused {
 		sent, idle, fail := c.tx.step(now, room)
 		if fail != nil {
 			c.fail(now, fail)

@@ -7,22 +7,30 @@ import (
 
 // An rxMsg is a message request whose frames are arriving.
 type rxMsg struct {
-	open     bool
-	complete bool
-	discard  bool // Unreliable Delivery: further bytes of the message are ignored
-	taken    bool // a receive descriptor was taken for the message
-	checked  bool // the RDMA target has passed the check
-	held     bool // the received bytes are in buf
-	h        iu.Header
-	oxid     uint16
-	rxid     uint16
-	seq      uint8
-	class    fc.Class
-	got      spans
-	end      int64  // length of the message, or -1 until the last frame has arrived
-	buf      []byte // received bytes that can't be placed yet
-	bad      iu.Reason
+	stage   stage
+	discard bool // Unreliable Delivery: further bytes of the message are ignored
+	taken   bool // a receive descriptor was taken for the message
+	checked bool // the RDMA target has passed the check
+	held    bool // the received bytes are in buf
+	h       iu.Header
+	oxid    uint16
+	rxid    uint16
+	seq     uint8
+	class   fc.Class
+	got     spans
+	end     int64  // length of the message, or -1 until the last frame has arrived
+	buf     []byte // received bytes that can't be placed yet
+	bad     iu.Reason
 }
+
+// A stage says how much of a message has arrived.
+type stage uint8
+
+const (
+	absent   stage = iota // nothing
+	partial               // some frames
+	complete              // all frames; also a lost message that is skipped at Unreliable Delivery
+)
 
 // An rxWindow has the messages of the request stream that have arrived in part, or wait for earlier
 // ones. The frames of different messages may arrive in any order. [FCVI-8.4-6]
@@ -35,7 +43,7 @@ type rxWindow struct {
 
 // lostAs returns the reason to report if m can't be completed: a frame of m was lost, or all of m.
 func (m *rxMsg) lostAs() iu.Reason {
-	if m.open {
+	if m.stage != absent {
 		return iu.FrameLost
 	}
 	return iu.MsgLost
@@ -53,7 +61,7 @@ func (r *rxWindow) at(id iu.MsgID) *rxMsg {
 // ahead returns the slot of id if the slot is in use, and nil otherwise.
 func (r *rxWindow) ahead(id iu.MsgID) *rxMsg {
 	if int(id-r.mexp) < len(r.win) {
-		if m := &r.win[int(id)&(len(r.win)-1)]; m.open {
+		if m := &r.win[int(id)&(len(r.win)-1)]; m.stage != absent {
 			return m
 		}
 	}
@@ -98,7 +106,7 @@ func (r *rxWindow) skip(id, window iu.MsgID) bool {
 	for ; r.front != id; r.front++ {
 		m := r.at(r.front)
 		r.reset(m)
-		m.open, m.complete, m.discard, m.h.MsgID = true, true, true, r.front
+		m.stage, m.discard, m.h.MsgID = complete, true, r.front
 	}
 	return true
 }
