@@ -27,6 +27,7 @@ type deviceTalk struct {
 	client       string // options of the client, before the address of the server
 	serves       bool   // the program on this machine is the server
 	ipv6         bool   // the server has an IPv6 address
+	loss         loss   // lost packets
 	packets      int
 }
 
@@ -37,60 +38,103 @@ func (t deviceTalk) String() string {
 	return "device, guest serves: " + t.line + " " + t.ours
 }
 
-// deviceTalks returns conversations of unmodified programs in both roles. all adds the
-// conversations of several minutes.
+// deviceTalks returns conversations of unmodified programs in both roles. all adds conversations of
+// several minutes: perftest, and each program over IPv6.
 func deviceTalks(all bool) (ts []deviceTalk) {
-	for _, serves := range []bool{false, true} {
-		add := func(line string, packets int) {
-			ts = append(ts, deviceTalk{line: line, ours: "-g 1", theirs: "-g $(gid ffff:c612)", serves: serves, packets: packets})
-		}
-		for _, mtu := range []int{1024, 4096} {
-			add(fmt.Sprintf("ibv_rc_pingpong -d rxe0 -c -n 100 -s 65536 -m %d", mtu), 200*65536/mtu)
-			add(fmt.Sprintf("ibv_uc_pingpong -d rxe0 -c -n 50 -s 4000 -m %d", mtu), 100)
-		}
-		add("ibv_rc_pingpong -d rxe0 -e -n 100 -s 1", 200)
-		add("ibv_srq_pingpong -d rxe0 -q 4 -n 100 -s 4096", 200)
-		add("ibv_ud_pingpong -d rxe0 -n 50 -s 1000", 100)
-		// Conversations by rdma_cm. The server of rping gets an address as an option. A client on
-		// the host gets the device's address as an option, because the interface has several
-		// addresses.
-		from := func(option string) string {
-			if serves {
-				return ""
+	families := []family{ipv4}
+	if all {
+		families = append(families, ipv6)
+	}
+	for _, f := range families {
+		for _, serves := range []bool{false, true} {
+			ts = append(ts, f.pingpongs(serves)...)
+			ts = append(ts, f.managed(serves)...)
+			if all {
+				ts = append(ts, f.perftests(serves)...)
 			}
-			return " " + option + " " + deviceAddr.String()
-		}
-		rping := deviceTalk{line: "rping -v -V -C 20", client: "-c" + from("-I") + " -a", serves: serves, packets: 80}
-		rping.ours, rping.theirs = "-s -a "+deviceAddr.String(), "-s -a "+theirs.String()
-		ts = append(ts, rping,
-			deviceTalk{line: "ucmatose -c 4 -C 20 -S 2000", client: from("-b") + " -s", serves: serves, packets: 160},
-			deviceTalk{line: "udaddy -c 4 -C 20", client: from("-b") + " -s", serves: serves, packets: 160})
-		if all {
-			for _, line := range []string{"ibv_rc_pingpong -d rxe0 -c -n 50 -s 65536 -m 4096", "ibv_ud_pingpong -d rxe0 -n 50 -s 1000"} {
-				ts = append(ts, deviceTalk{line: line, ours: "-g 2", theirs: "-g $(gid fd87)", serves: serves, packets: 100})
-			}
-			for _, line := range perftests() {
-				ts = append(ts, deviceTalk{line: line, ours: "-x 1", theirs: "-x $(gid ffff:c612)", serves: serves, packets: 100})
-			}
-			rping6 := rping
-			rping6.client, rping6.ours, rping6.theirs, rping6.ipv6 = strings.ReplaceAll(rping.client, deviceAddr.String(), deviceAddr6.String()), "-s -a "+deviceAddr6.String(), "-s -a "+theirs6.String(), true
-			ts = append(ts, rping6)
 		}
 	}
 	return ts
 }
 
-// perftests returns command lines of perftest: the latency and bandwidth test of each operation,
-// over each transport with the operation.
-func perftests() (lines []string) {
+// A family contains the options of the programs for addresses of IPv4 or IPv6.
+type family struct {
+	pingpong, perftest string // options of the programs on this machine, for the device's GID
+	gid                string // part of the guest's GID
+	ours, theirs       netip.Addr
+}
+
+// talk returns a conversation of programs that connect their queue pairs themselves. option is
+// f.pingpong or f.perftest.
+func (f family) talk(line, option string, serves bool, packets int) deviceTalk {
+	flag, _, _ := strings.Cut(option, " ")
+	return deviceTalk{line: line, ours: option, theirs: flag + " $(gid " + f.gid + ")", serves: serves, packets: packets}
+}
+
+var (
+	ipv4 = family{"-g 1", "-x 1", "ffff:c612", deviceAddr, theirs}
+	ipv6 = family{"-g 2", "-x 2", "fd87", deviceAddr6, theirs6}
+)
+
+func (f family) pingpongs(serves bool) (ts []deviceTalk) {
+	add := func(line string, packets int) { ts = append(ts, f.talk(line, f.pingpong, serves, packets)) }
+	for _, mtu := range []int{1024, 4096} {
+		add(fmt.Sprintf("ibv_rc_pingpong -d rxe0 -c -n 100 -s 65536 -m %d", mtu), 200*65536/mtu)
+		add(fmt.Sprintf("ibv_uc_pingpong -d rxe0 -c -n 50 -s 4000 -m %d", mtu), 100)
+		add(fmt.Sprintf("ibv_srq_pingpong -d rxe0 -c -q 4 -n 100 -s 4096 -m %d", mtu), 200)
+	}
+	add("ibv_rc_pingpong -d rxe0 -e -n 100 -s 1", 200)
+	add("ibv_ud_pingpong -d rxe0 -c -n 50 -s 1000", 100)
+	return ts
+}
+
+// managed returns conversations by rdma_cm. The server of rping gets an address as an option. A
+// client on the host gets the device's address as an option, because the interface has several
+// addresses.
+func (f family) managed(serves bool) []deviceTalk {
+	from := func(option string) string {
+		if serves {
+			return ""
+		}
+		return " " + option + " " + f.ours.String()
+	}
+	t := deviceTalk{serves: serves, ipv6: f.ours.Is6()}
+	rping, ucmatose, udaddy := t, t, t
+	rping.line, rping.client, rping.packets = "rping -v -V -C 20", "-c"+from("-I")+" -a", 80
+	rping.ours, rping.theirs = "-s -a "+f.ours.String(), "-s -a "+f.theirs.String()
+	ucmatose.line, ucmatose.client, ucmatose.packets = "ucmatose -c 4 -C 20 -S 2000", from("-b")+" -s", 160
+	udaddy.line, udaddy.client, udaddy.packets = "udaddy -c 4 -C 20", from("-b")+" -s", 160
+	if t.ipv6 && serves { // the servers take their address family from the address they bind
+		ucmatose.ours, udaddy.ours = "-b "+f.ours.String(), "-b "+f.ours.String()
+	} else if t.ipv6 {
+		ucmatose.theirs, udaddy.theirs = "-b "+f.theirs.String(), "-b "+f.theirs.String()
+	}
+	return []deviceTalk{rping, ucmatose, udaddy}
+}
+
+// perftests returns conversations of perftest: the latency and bandwidth test of each operation,
+// over each transport with the operation, for two path MTUs.
+func (f family) perftests(serves bool) (ts []deviceTalk) {
+	for _, mtu := range []int{1024, 4096} {
+		for _, line := range perftestLines(mtu) {
+			ts = append(ts, f.talk(line, f.perftest, serves, 100))
+		}
+	}
+	return ts
+}
+
+func perftestLines(mtu int) (lines []string) {
 	for _, c := range []struct{ operation, transports string }{{"send", "RC UC UD"}, {"write", "RC UC"}, {"read", "RC"}, {"atomic", "RC"}} {
 		for transport := range strings.FieldsSeq(c.transports) {
 			for _, measure := range []string{"lat", "bw"} {
-				line := fmt.Sprintf("ib_%s_%s -d rxe0 -F -n 100 -m 1024 -c %s", c.operation, measure, transport)
-				if c.operation == "atomic" {
+				line := fmt.Sprintf("ib_%s_%s -d rxe0 -F -n 100 -m %d -c %s", c.operation, measure, mtu, transport)
+				switch {
+				case c.operation == "atomic":
 					line = strings.TrimSuffix(line, " -c RC")
-				} else {
+				case transport == "UD":
 					line += " -s 1024"
+				default:
+					line += " -s 10000"
 				}
 				lines = append(lines, line)
 			}
@@ -166,7 +210,7 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	client := strings.Join([]string{t.line, atClient, t.client, address}, " ")
 	// The server may be late, so the client is tried repeatedly. The server serves a single client,
 	// so a client that has been connected is not tried again.
-	err := call("for i in $(seq 60); do sleep 1; said=$(" + client + " 2>&1); status=$?; echo \"$said\"; [ $status = 0 ] && exit 0\n" +
+	err := call("for i in $(seq 200); do sleep 0.3; said=$(" + client + " 2>&1); status=$?; echo \"$said\"; [ $status = 0 ] && exit 0\n" +
 		"case $said in *'" + spent + "'*) exit 1 ;; esac; done; exit 1")
 	if err != nil {
 		cancel()

@@ -3,7 +3,8 @@
 //	go run ./interop/roce           # everything, a minute or two
 //	go run ./interop/roce -keep DIR # and keep the capture and the console
 //	go run ./interop/roce -only device
-//	go run ./interop/roce -all      # with perftest, some minutes more
+//	go run ./interop/roce -all      # with perftest and IPv6, some minutes more
+//	go run ./interop/roce -loss     # with losses of 0.1, 1 and 5 %, some minutes more
 //
 // The guest consists of Debian's kernel with the module rdma_rxe, and of the pingpong programs of
 // the host's rdma-core and perftest. The guest is connected by a tap interface with an MTU of 9000.
@@ -14,6 +15,7 @@
 // Programs in the guest exchange messages with a peer in this process, as server and as client:
 // over reliable and unreliable connections and datagrams, with path MTUs of 1024 and 4096, and
 // sizes from a byte to a MiB. All data is compared. The same programs also run on this machine
-// under viaduct run --rdma, and reach the programs of the guest from an emulated device. At the
-// end, the guest's counters must show no exhausted retries, and tshark no malformed packet.
+// under viaduct run --rdma, and reach the programs of the guest from an emulated device. Some of
+// these conversations are held while nftables drops packets at random in both directions. At the end,
+// the guest's kernel must have refused no packet, and tshark must find no malformed packet.
 package main

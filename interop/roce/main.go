@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +26,7 @@ func main() {
 	limit := flag.Duration("timeout", 25*time.Minute, "time for everything")
 	only := flag.String("only", "", "hold the conversations alone whose names match this expression")
 	all := flag.Bool("all", false, "hold the conversations of perftest, and by IPv6 addresses of the device, as well: some minutes more")
+	losing := flag.Bool("loss", false, "hold conversations of perftest with losses of 0.1, 1 and 5 % as well: some minutes more")
 	require := flag.Bool("require", false, "fail if something is missing, instead of skipping")
 	flag.Parse()
 	which, err := regexp.Compile(*only)
@@ -33,7 +35,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
-	err = run(ctx, *keep, *cache, which, *all)
+	err = run(ctx, options{*keep, *cache, which, *all, *losing})
 	cancel()
 	stop()
 	var s skip
@@ -55,13 +57,21 @@ var (
 	theirs6 = netip.MustParseAddr("fd87::2")
 )
 
-func run(ctx context.Context, keep, cache string, only *regexp.Regexp, all bool) error {
+// options are the options of the command.
+type options struct {
+	keep, cache string
+	only        *regexp.Regexp
+	all, loss   bool
+}
+
+func run(ctx context.Context, o options) error {
 	if err := need("qemu-system-x86_64", "ip"); err != nil {
 		return err
 	}
 	if os.Getuid() != 0 {
 		return skip("this needs root, for a tap interface")
 	}
+	cache := o.cache
 	if cache == "" {
 		c, err := os.UserCacheDir()
 		if err != nil {
@@ -75,9 +85,9 @@ func run(ctx context.Context, keep, cache string, only *regexp.Regexp, all bool)
 	}
 	defer os.RemoveAll(work)
 	dir := work
-	if keep != "" {
-		if dir = keep; os.MkdirAll(dir, 0o755) != nil {
-			return fmt.Errorf("no directory %s", keep)
+	if o.keep != "" {
+		if dir = o.keep; os.MkdirAll(dir, 0o755) != nil {
+			return fmt.Errorf("no directory %s", o.keep)
 		}
 	}
 	begin := time.Now()
@@ -118,19 +128,73 @@ func run(ctx context.Context, keep, cache string, only *regexp.Regexp, all bool)
 	fmt.Printf("guest: up after %.0f s\n", time.Since(begin).Seconds())
 	cs := append(checks(dev, dev6), check{"examples/roce writes into the memory of a program of the guest", 6,
 		func(ctx context.Context, g *guest) error { return runExample(ctx, example, g) }})
-	if !all {
+	if !o.all {
 		fmt.Println("left out without -all: perftest, and IPv6 addresses of the device")
 	}
-	for _, t := range deviceTalks(all) {
-		cs = append(cs, check{t.String(), t.packets, func(ctx context.Context, g *guest) error { return t.hold(ctx, bin, g) }})
+	talks := deviceTalks(o.all)
+	if err := loss(1).possible(ctx, tap); err != nil {
+		fmt.Printf("*** SKIPPED: conversations that lose packets: %v ***\n", err)
+	} else {
+		rates := []loss{10}
+		if o.loss {
+			rates, talks = []loss{1, 10, 50}, append(talks, lossTalks()...)
+		}
+		for _, l := range rates {
+			cs = append(cs, l.losing(tap, memoryCheck(dev, "", 1024)))
+		}
 	}
-	cs = slices.DeleteFunc(cs, func(c check) bool { return !only.MatchString(c.name) })
-	failures, packets := converse(ctx, cs, dev, dev6, g)
+	for _, t := range talks {
+		c := check{t.String(), t.packets, func(ctx context.Context, g *guest) error { return t.hold(ctx, bin, g) }}
+		if t.loss > 0 {
+			c = t.loss.losing(tap, c)
+		}
+		cs = append(cs, c)
+	}
+	cs = slices.DeleteFunc(cs, func(c check) bool { return !o.only.MatchString(c.name) })
+	failures, packets := converse(ctx, cs, g)
+	taken, err := inspect(g, dev, dev6)
 	g.stop()
 	if failures > 0 {
 		return fmt.Errorf("%d conversations failed; the guest's console ends with:\n%s", failures, g.consoleTail())
 	}
-	return dissect(ctx, filepath.Join(dir, "capture.pcap"), packets)
+	if err != nil {
+		return err
+	}
+	toGuest, err := dissect(ctx, filepath.Join(dir, "capture.pcap"), packets)
+	if toGuest >= 0 {
+		fmt.Printf("the guest has taken %d of the %d packets\n", taken, toGuest)
+	}
+	return err
+}
+
+// inspect prints the counters of both sides, and checks that the guest's kernel has refused no packet
+// and that no malformed packet or wrong CRC has arrived here. taken is the number of packets that the
+// guest has taken.
+func inspect(g *guest, devices ...*roce.Device) (taken int, err error) {
+	said, err := g.run(time.Minute, "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && for f in *; do echo $f $(cat $f); done")
+	if err != nil {
+		return 0, err
+	}
+	words := strings.Fields(said)
+	fmt.Printf("the guest counts: %s\n", strings.Join(words, " "))
+	if i := slices.Index(words, "rcvd_pkts"); i < 0 || i+1 == len(words) {
+		return 0, errors.New("the guest does not count received packets")
+	} else if taken, err = strconv.Atoi(words[i+1]); err != nil {
+		return 0, err
+	}
+	for _, d := range devices {
+		n := d.Stats()
+		fmt.Printf("ours, %v: %+v\n", d.Addr(), n)
+		if n.Malformed > 0 || n.WrongCRC > 0 {
+			return 0, fmt.Errorf("packets to %v: %d are malformed, and %d have a wrong CRC", d.Addr(), n.Malformed, n.WrongCRC)
+		}
+	}
+	// The kernel reports wrong CRCs, but does not count them.
+	said, err = g.run(time.Minute, "dmesg | grep -iE 'rxe.*(icrc|bad|malformed)' || :")
+	if err == nil && strings.TrimSpace(said) != "" {
+		err = fmt.Errorf("the guest has refused packets:\n%s", said)
+	}
+	return taken, err
 }
 
 // A check is a conversation.
@@ -138,6 +202,12 @@ type check struct {
 	name    string
 	packets int // least number of packets in the capture
 	run     func(context.Context, *guest) error
+}
+
+// memoryCheck returns a conversation of a device with the guest's memory-lending program.
+func memoryCheck(d *roce.Device, family string, mtu int) check {
+	return check{fmt.Sprintf("memory of the guest, MTU %d: Writes, Reads, atomic operations, a wrong key%s", mtu, family), 2_000_000 / mtu,
+		func(ctx context.Context, g *guest) error { return useMemory(ctx, d, g, mtu) }}
 }
 
 // checks returns all conversations with devices of the process. dev is the device of the IPv4
@@ -148,13 +218,7 @@ func checks(dev, dev6 *roce.Device) (cs []check) {
 			func(ctx context.Context, g *guest) error { return t.hold(ctx, d, g) }})
 	}
 	add := func(t talk) { addFor(dev, "", t) }
-	memory := func(d *roce.Device, family string, mtu int) {
-		cs = append(cs, check{fmt.Sprintf("memory of the guest, MTU %d: Writes, Reads, atomic operations, a wrong key%s", mtu, family), 2_000_000 / mtu,
-			func(ctx context.Context, g *guest) error { return useMemory(ctx, d, g, mtu) }})
-	}
-	memory(dev, "", 1024)
-	memory(dev, "", 4096)
-	memory(dev6, ", IPv6", 4096)
+	cs = append(cs, memoryCheck(dev, "", 1024), memoryCheck(dev, "", 4096), memoryCheck(dev6, ", IPv6", 4096))
 	for _, serves := range []bool{false, true} {
 		addFor(dev6, ", IPv6", talk{roce.RC, 1024, 65535, 50, serves})
 		addFor(dev6, ", IPv6", talk{roce.UD, 4096, 1000, 50, serves})
@@ -184,7 +248,7 @@ const (
 
 // converse runs the conversations, and stops after three failures. The results are the number of
 // failures, and the least number of packets in the capture.
-func converse(ctx context.Context, cs []check, dev, dev6 *roce.Device, g *guest) (failures, packets int) {
+func converse(ctx context.Context, cs []check, g *guest) (failures, packets int) {
 	for _, c := range cs {
 		begin := time.Now()
 		err := c.run(ctx, g)
@@ -206,11 +270,5 @@ func converse(ctx context.Context, cs []check, dev, dev6 *roce.Device, g *guest)
 		}
 		packets += c.packets
 	}
-	said, err := g.run(time.Minute, "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && for f in *; do echo $f $(cat $f); done")
-	if err != nil {
-		said = err.Error()
-	}
-	fmt.Printf("the guest counts: %s\nours: %+v\n", strings.Join(strings.Fields(said), " "), dev.Stats())
-	fmt.Printf("ours, IPv6: %+v\n", dev6.Stats())
 	return failures, packets
 }

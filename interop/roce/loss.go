@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// A loss is a share of the RoCEv2 packets between the guest and this machine, in thousandths.
+type loss int
+
+// lossRules are nftables rules that drop packets in both directions at random.
+const lossRules = `table netdev %[1]s {
+	chain in { type filter hook ingress device "%[1]s" priority 0; udp dport 4791 numgen random mod 1000 < %[2]d counter drop; }
+	chain out { type filter hook egress device "%[1]s" priority 0; udp dport 4791 numgen random mod 1000 < %[2]d counter drop; }
+}
+`
+
+// begin makes the interface tap lose packets, until end is called. end returns an error if no packet
+// was lost.
+func (l loss) begin(ctx context.Context, tap string) (end func() error, err error) {
+	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(lossRules, tap, l))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, skip(fmt.Sprintf("nft cannot drop packets of %s: %v\n%s", tap, err, out))
+	}
+	ctx = context.WithoutCancel(ctx)
+	return func() error {
+		rules, err := command(ctx, "", "nft", "list", "table", "netdev", tap)
+		if _, e := command(ctx, "", "nft", "delete", "table", "netdev", tap); err == nil {
+			err = e
+		}
+		if err == nil && strings.Count(string(rules), "packets 0 ") == 2 {
+			err = errors.New("no packet was lost")
+		}
+		return err
+	}, nil
+}
+
+// possible tries the rules on tap.
+func (l loss) possible(ctx context.Context, tap string) error {
+	if err := need("nft"); err != nil {
+		return err
+	}
+	if _, err := l.begin(ctx, tap); err != nil {
+		return err
+	}
+	_, err := command(ctx, "", "nft", "delete", "table", "netdev", tap)
+	return err
+}
+
+// losing returns the conversation c, held while the interface tap loses packets.
+func (l loss) losing(tap string, c check) check {
+	run := c.run
+	c.name = fmt.Sprintf("loss %g %%, %s", float64(l)/10, c.name)
+	c.run = func(ctx context.Context, g *guest) error {
+		end, err := l.begin(ctx, tap)
+		if err != nil {
+			return err
+		}
+		err = run(ctx, g)
+		if e := end(); err == nil {
+			err = e
+		}
+		return err
+	}
+	return c
+}
+
+// lossTalks returns conversations over reliable connections that lose packets, and have enough
+// packets to lose some. The pingpong programs are not among them: they end with their last message,
+// and leave a peer alone whose last acknowledgement was lost.
+func lossTalks() (ts []deviceTalk) {
+	f := ipv4
+	for _, l := range []loss{1, 10, 50} {
+		for _, serves := range []bool{false, true} {
+			for _, c := range []struct {
+				tool    string
+				packets int
+			}{
+				{"ib_write_bw -n 200 -m 1024 -s 65536", 200 * 64},
+				{"ib_send_bw -n 200 -m 1024 -s 65536", 200 * 64},
+				{"ib_read_lat -n 200 -m 1024 -s 65536", 200 * 64},
+				{"ib_atomic_lat -n 2000", 2 * 2000},
+			} {
+				const patient = " -u 18" // 1 s, for a guest that stands still on a busy machine
+				t := f.talk(c.tool+" -d rxe0 -F"+patient, f.perftest, serves, c.packets)
+				t.loss = l
+				ts = append(ts, t)
+			}
+		}
+	}
+	return ts
+}
