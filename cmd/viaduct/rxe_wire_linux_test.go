@@ -62,16 +62,17 @@ func TestRXEWire(t *testing.T) {
 	}
 }
 
-// Two supervisors serve the same address. Each program reaches the program under the other, and at
-// the same time a program at another address.
+// Several supervisors serve the same address. Programs under them reach each other, whether they
+// connect queue pairs themselves or use rdma_cm, and at the same time a program at another address.
 func TestRXEShared(t *testing.T) {
 	t.Parallel()
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
+	need(t, "rping", "rdmacm-utils")
 	a, b := wireAddr(), wireAddr()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	// The supervisors at a serve one side of both conversations each.
-	replace := strings.NewReplacer("PORT1", strconv.Itoa(testkit.FreePort(t)), "PORT2", strconv.Itoa(testkit.FreePort(t)))
+	replace := strings.NewReplacer("PORT1", strconv.Itoa(testkit.FreePort(t)), "PORT2", strconv.Itoa(testkit.FreePort(t)),
+		"PORT3", strconv.Itoa(testkit.FreePort(t)), "ADDR", a)
 	const program = "ibv_rc_pingpong -g 1 -c -s 20000 -n "
 	start := func(addr, script string) func() {
 		c, out := rxeAt(ctx, addr, replace.Replace(script))
@@ -89,9 +90,10 @@ func TestRXEShared(t *testing.T) {
 		}
 	}
 	for _, wait := range []func(){
-		start(a, program+"200 -p PORT1 & "+program+"200 -p PORT2 && wait $!"),
+		start(a, rpingWhole+program+"200 -p PORT1 & rping_whole -s -a ADDR -p PORT3 -C 50 & "+program+"200 -p PORT2 && wait"),
 		start(a, "until "+program+"200 -p PORT1 localhost; do sleep 0.5; done"),
 		start(b, "until "+program+"200 -p PORT2 localhost; do sleep 0.5; done"),
+		start(a, rpingWhole+"until rping_whole -c -a ADDR -p PORT3 -C 50 -V; do sleep 0.5; done"),
 	} {
 		wait()
 	}

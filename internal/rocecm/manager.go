@@ -21,6 +21,8 @@ const (
 // with the locks held by the caller of the Manager. A Handler may call Reject, and no other method
 // of the Manager.
 type Handler interface {
+	// Serves reports whether there is a service for a REQ or SIDR_REQ of the peer at address from.
+	Serves(from netip.Addr, m *ib.CM) bool
 	// Requested handles a REQ or SIDR_REQ of the peer at address from. It returns false if there is
 	// no such service. Otherwise the driver answers with Accept or Reject, at any time.
 	Requested(c *Conn, from netip.Addr, m *ib.CM) bool

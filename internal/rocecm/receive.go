@@ -6,6 +6,27 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
+// Expects reports whether a message of the peer at address from belongs to a connection of the
+// manager, or asks for a service that the handler has. Receive answers all other messages with an
+// error or not at all.
+func (m *Manager) Expects(from netip.Addr, msg *ib.CM) bool {
+	switch msg.Kind {
+	case ib.CMReq, ib.CMSIDRReq:
+		return m.asked[asked{from, msg.Kind, msg.Local}] != nil || m.handler.Serves(from, msg)
+	case ib.CMSIDRRep:
+		return m.conns[msg.Local] != nil
+	}
+	return m.conn(from, msg) != nil
+}
+
+// conn returns the connection that a message names, or nil.
+func (m *Manager) conn(from netip.Addr, msg *ib.CM) *Conn {
+	if msg.Kind == ib.CMRej && msg.Remote == 0 { // the peer gave up before it knew our number
+		return m.asked[asked{from, ib.CMReq, msg.Local}]
+	}
+	return m.conns[msg.Remote]
+}
+
 // Receive handles a message of the peer at address from to the port at address own. It ignores a
 // message that does not fit the state of the connection.
 func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
@@ -17,10 +38,7 @@ func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 		m.serviceReply(from, msg)
 		return
 	}
-	c := m.conns[msg.Remote]
-	if msg.Kind == ib.CMRej && msg.Remote == 0 { // the peer gave up before it knew our number
-		c = m.asked[asked{from, ib.CMReq, msg.Local}]
-	}
+	c := m.conn(from, msg)
 	if c != nil && (c.peer != from || c.kind != ib.CMReq || c.remote != 0 && c.remote != msg.Local) {
 		return
 	}

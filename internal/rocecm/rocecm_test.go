@@ -46,6 +46,8 @@ func (s *side) Requested(c *Conn, from netip.Addr, m *ib.CM) bool {
 	return !s.noPlace
 }
 
+func (s *side) Serves(netip.Addr, *ib.CM) bool { return !s.noPlace }
+
 // accept answers a request as a program does.
 func (s *side) accept(c *Conn) bool {
 	if c.kind == ib.CMSIDRReq {
@@ -310,4 +312,57 @@ func FuzzReceive(f *testing.F) {
 			t.Fatalf("%d connections", s.Len())
 		}
 	})
+}
+
+// A manager expects the messages of its connections, and requests for its services.
+func TestExpects(t *testing.T) {
+	var now Time
+	for _, req := range []ib.CM{connectReq(), {Kind: ib.CMSIDRReq, Private: []byte("req")}} {
+		a, b, other := newSide(&now), newSide(&now), newSide(&now)
+		other.noPlace = true
+		a.accepted, b.accepted = true, true
+		a.Connect(now, addrA, addrB, req, nil)
+		for n := 0; ; n++ {
+			out, to, from := a.Take(), b, addrA
+			if len(out) == 0 {
+				out, to, from = b.Take(), a, addrB
+			}
+			if len(out) == 0 {
+				if n < 2 {
+					t.Errorf("%v: %d messages", req.Kind, n)
+				}
+				break
+			}
+			for i := range out {
+				msg, err := ib.ParseCM(out[i].CM.Append(nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !to.Expects(from, &msg) || other.Expects(from, &msg) {
+					t.Errorf("%v: expected %v, by the other %v", msg.Kind, to.Expects(from, &msg), other.Expects(from, &msg))
+				}
+				to.Receive(now, out[i].To, from, &msg)
+			}
+		}
+		b.noPlace = true
+		repeated := req
+		repeated.Local = 77 // another request
+		if b.Expects(addrA, &repeated) {
+			t.Errorf("%v: a request for no service is expected", req.Kind)
+		}
+		for _, c := range []*Conn{a.conn, b.conn} {
+			if c == nil {
+				t.Fatal("no connection")
+			}
+		}
+		for k, c := range b.asked { // a request that comes again
+			if repeated.Local = k.remote; !b.Expects(c.peer, &repeated) {
+				t.Errorf("%v: a repetition is not expected", req.Kind)
+			}
+		}
+		reject := ib.CM{Kind: ib.CMRej, Local: repeated.Local} // without the number of the other side
+		if got := b.Expects(addrA, &reject); got != (req.Kind == ib.CMReq) || other.Expects(addrA, &reject) {
+			t.Errorf("%v: a REJ without number: %v", req.Kind, got)
+		}
+	}
 }

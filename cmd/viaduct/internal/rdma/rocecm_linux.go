@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,6 +36,11 @@ type roceID struct {
 
 	wire    *rocecm.Conn // connection with a peer that this service does not serve, otherwise nil
 	peerGID rxe.GID      // address of the peer of wire
+
+	// A request that other services of this host refuse is repeated until a time, see refusedFor. A
+	// nil again is not repeated.
+	again *abi.ConnParam
+	until time.Time
 }
 
 // A roceCMHandler serves a command on identifiers of RoCE devices. The number of the identifier is

@@ -113,7 +113,9 @@ func (k *cmCommand) roceConnect() {
 		r.psn = rand.Uint32N(1 << 24)
 	}
 	elsewhere := ok && id.elsewhereLocked()
+	ps, dst := id.ps, id.dst
 	id.mu.Unlock()
+	here := ok && !elsewhere && m.listener(ps, dst) != nil
 	m.mu.Unlock()
 	if !ok {
 		k.Return(0, unix.EINVAL)
@@ -122,6 +124,13 @@ func (k *cmCommand) roceConnect() {
 	p.Private = filled(p.Private, room)
 	k.Return(k.count, 0)
 	if elsewhere {
+		id.s.cmWire.connect(id, p)
+		return
+	}
+	if !here && id.sharesAddress() {
+		m.mu.Lock()
+		id.roce.again, id.roce.until = &p, time.Now().Add(refusedFor)
+		m.mu.Unlock()
 		id.s.cmWire.connect(id, p)
 		return
 	}
@@ -156,6 +165,15 @@ func (k *cmCommand) roceConnect() {
 func (id *cmID) elsewhereLocked() bool {
 	to := rxe.GID(id.dgidLocked())
 	return rxe.OnWire(to) && !id.s.roce.Local(to)
+}
+
+// sharesAddress reports whether other services have the address of the other end, which this service
+// has as well. The caller holds no locks.
+func (id *cmID) sharesAddress() bool {
+	id.mu.Lock()
+	to := rxe.GID(id.dgidLocked())
+	id.mu.Unlock()
+	return rxe.OnWire(to) && id.s.roce.Shared(netip.AddrFrom16(to).Unmap())
 }
 
 // requestRoCE creates the identifier of the other end, and reports the request to the listening

@@ -118,7 +118,7 @@ func (w *cmWire) open(own netip.Addr) error {
 		case w.in <- cmDatagram{own, from, append([]byte(nil), b...)}:
 		default:
 		}
-	})
+	}, w.expects)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (w *cmWire) openFor(ps uint16, at netip.Addr) {
 	for _, d := range w.s.devices {
 		for _, g := range d.gids.entries() {
 			own := netip.AddrFrom16(g.gid).Unmap()
-			if d.is != roce || !rxe.OnWire(g.gid) || !at.IsUnspecified() && at != own || w.s.roceFor(ps, own) != d {
+			if d.is != roce || !rxe.OnWire(g.gid) || !at.IsUnspecified() && at != own && !d.standsFor(own, at) || w.s.roceFor(ps, own) != d {
 				continue
 			}
 			if err := w.open(own); err != nil {
@@ -143,6 +143,24 @@ func (w *cmWire) openFor(ps uint16, at netip.Addr) {
 			}
 		}
 	}
+}
+
+// standsFor reports whether own is the address of packets from the loopback address at.
+func (d *device) standsFor(own, at netip.Addr) bool {
+	g, _, ok := d.gidOf(at)
+	return ok && at.IsLoopback() && netip.AddrFrom16(g).Unmap() == own
+}
+
+// expects reports whether a datagram belongs to this service. Other services of this host get the
+// other datagrams.
+func (w *cmWire) expects(from netip.Addr, b []byte) bool {
+	msg, err := ib.ParseCM(b)
+	if err != nil {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.m.Expects(from, &msg)
 }
 
 // Values in a REQ, as the kernel's rdma_cm sets them.
@@ -164,13 +182,17 @@ func (w *cmWire) connect(id *cmID, p abi.ConnParam) {
 		timeout = defaultTimeout
 	}
 	own, to := netip.AddrFrom16(sgid).Unmap(), dst.Addr().Unmap()
+	asking := ib.IPHeader{Source: netip.AddrPortFrom(own, src.Port()), Destination: to}
+	if g, _, ok := dev.gidOf(to); ok && to.IsLoopback() { // another service of this host
+		asking.Source, to = src, netip.AddrFrom16(g).Unmap()
+	}
 	if err := w.open(own); err != nil {
 		w.s.tellOnce(err.Error(), "rdma_cm to %v: %v", dst, err)
 		id.setState(cmOver)
 		id.tell(abi.EvUnreachable, unix.EHOSTUNREACH, abi.ConnParam{})
 		return
 	}
-	private := ib.IPHeader{Source: netip.AddrPortFrom(own, src.Port()), Destination: to}.Append(nil)
+	private := asking.Append(nil)
 	req := ib.CM{Kind: ib.CMReq, Private: append(private, p.Private...), Req: ib.CMRequest{
 		ServiceID: ib.IPServiceID(ps, dst.Port()), GUID: w.guid, QPN: p.QP, PSN: ib.PSN(r.psn),
 		Responder: p.IRD, Initiator: p.ORD,
@@ -197,16 +219,32 @@ func (w *cmWire) connect(id *cmID, p abi.ConnParam) {
 	w.s.explain("rdma_cm %v -> %v: asking by RoCEv2", src, dst)
 }
 
-// Requested implements rocecm.Handler. It creates an identifier for the request, and reports the
-// request to the listening program. [ROCE-CM-4] [ROCE-CM-5]
-func (w *cmWire) Requested(c *rocecm.Conn, from netip.Addr, msg *ib.CM) bool {
-	h, ok := ib.ParseIPHeader(msg.Private)
+// asked returns the port space and address of the service that a request is for. A peer at another
+// host can't ask for a service at a loopback address.
+func asked(from netip.Addr, msg *ib.CM, local func(rxe.GID) bool) (h ib.IPHeader, ps uint16, dst netip.AddrPort, ok bool) {
+	h, ok = ib.ParseIPHeader(msg.Private)
 	service := msg.Req.ServiceID
 	if msg.Kind == ib.CMSIDRReq {
 		service = msg.SIDR.ServiceID
 	}
-	ps, dst := uint16(service>>16), netip.AddrPortFrom(h.Destination, uint16(service))
-	if !ok || service>>32 != 0 {
+	ok = ok && service>>32 == 0 && (!h.Destination.IsLoopback() || from.IsLoopback() || local(from.As16()))
+	return h, uint16(service >> 16), netip.AddrPortFrom(h.Destination, uint16(service)), ok
+}
+
+// Serves implements rocecm.Handler.
+func (w *cmWire) Serves(from netip.Addr, msg *ib.CM) bool {
+	_, ps, dst, ok := asked(from, msg, w.s.roce.Local)
+	m := &w.s.roceCM
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return ok && m.listener(ps, dst) != nil
+}
+
+// Requested implements rocecm.Handler. It creates an identifier for the request, and reports the
+// request to the listening program. [ROCE-CM-4] [ROCE-CM-5]
+func (w *cmWire) Requested(c *rocecm.Conn, from netip.Addr, msg *ib.CM) bool {
+	h, ps, dst, ok := asked(from, msg, w.s.roce.Local)
+	if !ok {
 		return false
 	}
 	s, q := w.s, &msg.Req
@@ -311,6 +349,25 @@ func (w *cmWire) Established(c *rocecm.Conn) {
 	id.tell(abi.EvEstablished, 0, abi.ConnParam{})
 }
 
+// repeatLocked repeats a request that was rejected because no service of this host has a listener.
+// It returns false if the request has to end. roceManager.mu is locked.
+func (w *cmWire) repeatLocked(id *cmID, msg *ib.CM) bool {
+	r := id.roce
+	noService := msg.Kind == ib.CMRej && msg.Reason == ib.RejectInvalidServiceID || msg.Kind == ib.CMSIDRRep && msg.SIDR.Status == 1
+	if r.again == nil || !noService || time.Now().After(r.until) {
+		return false
+	}
+	p := *r.again
+	r.wire = nil
+	w.s.wg.Go(func() {
+		time.Sleep(10 * time.Millisecond)
+		if !id.isDestroyed() && !id.requestRoCE(p) {
+			w.connect(id, p)
+		}
+	})
+	return true
+}
+
 // Ended implements rocecm.Handler.
 func (w *cmWire) Ended(c *rocecm.Conn, why rocecm.End, msg *ib.CM) {
 	id, _ := c.Owner.(*cmID)
@@ -320,6 +377,10 @@ func (w *cmWire) Ended(c *rocecm.Conn, why rocecm.End, msg *ib.CM) {
 	m := &w.s.roceCM
 	m.mu.Lock()
 	told := id.roce.over
+	if !told && why == rocecm.Rejected && w.repeatLocked(id, msg) {
+		m.mu.Unlock()
+		return
+	}
 	id.roce.over = true
 	id.setState(cmOver)
 	m.mu.Unlock()

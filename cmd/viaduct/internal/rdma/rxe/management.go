@@ -16,14 +16,17 @@ type Management struct {
 }
 
 // Manage opens the queue pair 1 of an address of this host. It calls handle with each received
-// datagram. handle must not keep the bytes, and must not block.
-func (f *Fabric) Manage(own netip.Addr, handle func(from netip.Addr, b []byte)) (*Management, error) {
+// datagram. handle must not keep the bytes, and must not block. If other supervisors have the
+// address, a datagram goes to the supervisor whose function expects returns true. expects is called
+// with locks held.
+func (f *Fabric) Manage(own netip.Addr, handle func(from netip.Addr, b []byte), expects func(from netip.Addr, b []byte) bool) (*Management, error) {
 	pair, err := f.pair(own, ib.ManagementQPN)
 	if err != nil {
 		return nil, err
 	}
 	m := &Management{handle: handle}
 	m.pair = pair
+	pair.SetExpects(expects)
 	pair.Datagrams(m, rocecore.DatagramConfig{MTU: ib.MADLen, QKey: ib.ManagementQKey})
 	return m, nil
 }
@@ -56,6 +59,12 @@ var _ rocecore.Host = (*Management)(nil)
 
 // OnWire reports whether packets can have the address g.
 func OnWire(g GID) bool { return onWire(g.addr()) }
+
+// Shared reports whether other supervisors have an address of this host.
+func (f *Fabric) Shared(own netip.Addr) bool {
+	p, err := f.wire.port(own, f.numbers())
+	return err == nil && p.Shared()
+}
 
 // Local reports whether g is an address of a port of the fabric.
 func (f *Fabric) Local(g GID) bool { return f.local(g) }

@@ -10,16 +10,31 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// eachWay runs a test twice: with two queue pairs of the same supervisor, and with queue pairs of
-// two supervisors, connected by RoCEv2. The results must be the same.
+// eachWay runs a test with two queue pairs of the same supervisor, with queue pairs of two
+// supervisors, connected by RoCEv2, and with queue pairs of two supervisors that have the same
+// address. The results must be the same.
 func eachWay(t *testing.T, typ Type, test func(t *testing.T, a, b *end)) {
 	t.Helper()
 	t.Run("copied", func(t *testing.T) {
 		f := NewFabric()
 		test(t, newEnd(t, f, typ, nil), newEnd(t, f, typ, nil))
 	})
+	wired(t, typ, test)
+}
+
+// wired runs a test with queue pairs of two supervisors that have different addresses or the same
+// address.
+func wired(t *testing.T, typ Type, test func(t *testing.T, a, b *end)) {
+	t.Helper()
 	t.Run("wire", func(t *testing.T) {
 		a, b := wireEnds(t, typ)
+		test(t, a, b)
+		a.qp.Close()
+		b.qp.Close()
+	})
+	t.Run("shared", func(t *testing.T) {
+		at := loopback()
+		a, b := newEndAt(t, NewFabric(), at, typ, nil), newEndAt(t, NewFabric(), at, typ, nil)
 		test(t, a, b)
 		a.qp.Close()
 		b.qp.Close()
@@ -139,8 +154,9 @@ func TestWireLocal(t *testing.T) {
 }
 
 // Datagrams reach queue pairs of other supervisors. Their completions describe the sender.
-func TestWireDatagram(t *testing.T) {
-	a, b := wireEnds(t, UD)
+func TestWireDatagram(t *testing.T) { wired(t, UD, testWireDatagram) }
+
+func testWireDatagram(t *testing.T, a, b *end) {
 	for _, e := range []*end{a, b} {
 		for _, s := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
 			e.modify(s, 0, nil)
@@ -178,8 +194,6 @@ func TestWireDatagram(t *testing.T) {
 	}
 	b.none()
 	b.modify(abi.Err, 0, nil)
-	a.qp.Close()
-	b.qp.Close()
 }
 
 // A queue pair with a remote peer is drained when all requests posted before are complete.
@@ -209,8 +223,9 @@ func TestWireDrain(t *testing.T) {
 
 // A datagram to a group reaches the members under other supervisors, and each member under the
 // sender's supervisor exactly once.
-func TestWireGroup(t *testing.T) {
-	a, b := wireEnds(t, UD)
+func TestWireGroup(t *testing.T) { wired(t, UD, testWireGroup) }
+
+func testWireGroup(t *testing.T, a, b *end) {
 	group := GID{0: 0xff, 1: 0x0e, 10: 0xff, 11: 0xff, 12: 239, 13: 255, 14: byte(rand.IntN(256)),
 		15: byte(rand.IntN(256))}
 	if err := a.f.Attach(a.qp, group); err != nil { // a joins before it is ready, b after it is ready
@@ -267,6 +282,4 @@ func TestWireGroup(t *testing.T) {
 	if err := a.f.Detach(a.qp, group); err != nil {
 		t.Fatal(err)
 	}
-	a.qp.Close()
-	b.qp.Close()
 }
