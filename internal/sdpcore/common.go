@@ -3,8 +3,8 @@ package sdpcore
 import "time"
 
 // common is what all parts of a Machine share: the parameters, the state of the connection, and the
-// event in progress. A part reads it, appends actions to out, and counts its work in stats. Only the
-// Machine, and resize for the sizes of buffers, change p and life.
+// event in progress. A part reads it, appends actions to out, and counts its work in stats. Only
+// close.go and suspend.go change life, and only resize changes p without a call of the driver.
 type common struct {
 	p     Params
 	life  life

@@ -13,6 +13,22 @@
 //	acts = m.Receive(now, &msg, inv, acts[:0])   // or Write, Read, ReadDone, Tick, ...
 //	for i := range acts { perform acts[i], in order }
 //
+// The Machine passes each event to its parts, and then repeats one step until no rule allows another
+// (pump.go). Each part is in a file of its own, with its state:
+//
+//	source.go                         the outgoing half: Data (Bcopy) and the choice of the mechanism
+//	writes.go                         the outgoing stream
+//	srcavail.go                       own SrcAvails (Read Zcopy)
+//	sinkroom.go                       the peer's SinkAvails (Write Zcopy)
+//	sink.go                           the incoming half: payload and the order of the reads
+//	reads.go, held.go                 unfinished reads, and payload that no read has taken yet
+//	fetch.go                          the peer's SrcAvails and the RDMA Reads from them
+//	offer.go                          own SinkAvails
+//	mode.go, policy.go                the mode of each half, and when to change it
+//	credits.go, updates.go            the numbers of Private Buffers, and empty Data that refresh them
+//	send.go, urgent.go                the next message, and the urgent bytes it announces
+//	resize.go, suspend.go, close.go   buffer sizes, suspension, the end
+//
 // Every event function appends to the slice passed in, so a driver that reuses the slice allocates
 // no memory per message.
 //

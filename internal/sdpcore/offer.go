@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A sinkAdv is a SinkAvail of our own that is not resolved.
-type sinkAdv struct {
+// An offer is a SinkAvail of our own that is not resolved.
+type offer struct {
 	key  uint64
 	rid  uint64
 	size int
@@ -17,7 +17,7 @@ type sinkAdv struct {
 // offers are the open SinkAvails of this end, oldest first: Write Zcopy at the Data Sink. The peer
 // writes into the memory of the reads that they advertise. [SDP 9.3]
 type offers struct {
-	deque[sinkAdv]
+	deque[offer]
 	*common
 	snd   *sender
 	reads *reads
@@ -63,7 +63,7 @@ func (o *offers) send(i int) (a int) {
 	act.Adv, act.RID = key, r.id
 	act.Msg.Size, act.Msg.NonDiscards = uint32(size), uint32(o.count) // [SDP-9.3-4] [SDP-6.3.3.4-1]
 	r.offered = true
-	o.push(sinkAdv{key: key, rid: r.id, size: size})
+	o.push(offer{key: key, rid: r.id, size: size})
 	o.stats.SentSinkAvails++
 	return a
 }

@@ -87,8 +87,7 @@ func (k *recvMode) noteRead(n int) {
 	}
 }
 
-// steer decides whether the mode should change. The master may change a mode at any time for its own
-// reasons. [SDP-12.5-1] [D-42]
+// steer decides whether the mode should change.
 func (s *sendMode) steer(ws *writes) {
 	p := &s.pol
 	rested := !p.changed || s.now-p.changedAt >= s.p.Timers.Hysteresis

@@ -21,7 +21,8 @@ func (m *Machine) pump() {
 	}
 }
 
-// steer lets the policies of both halves decide whether the modes should change.
+// steer lets the policies of both halves decide whether the modes should change. The master may
+// change a mode at any time for its own reasons. [SDP-12.5-1] [D-42]
 func (m *Machine) steer() {
 	m.src.mode.steer(&m.src.writes)
 	m.snk.mode.steer()
@@ -119,7 +120,7 @@ func (m *Machine) stepOffer() bool {
 	case i < 0:
 		return false
 	case s.canTransact():
-		s.transact(k.offer.send(i))
+		s.transact(k.offer.send(i)) // [D-27]
 	case m.cr.mayControl():
 		k.offer.send(i)
 	default:

@@ -57,7 +57,7 @@ func (k *reads) endCancelled() {
 	}
 }
 
-// requeue moves read i behind the reads that are advertised, to whose buffers the peer may already be
+// requeue moves read i after the reads that are advertised, to whose buffers the peer may already be
 // writing. [D-20]
 func (k *reads) requeue(i int) {
 	r := k.remove(i)

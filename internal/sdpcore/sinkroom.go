@@ -2,8 +2,8 @@ package sdpcore
 
 import "viaduct/internal/wire/sdpwire"
 
-// A sinkOffer is an unfinished SinkAvail of the peer that is not stale.
-type sinkOffer struct {
+// A sinkAvail is an unfinished SinkAvail of the peer that is not stale.
+type sinkAvail struct {
 	size, filled int
 	stag         uint32
 	to           uint64
@@ -12,7 +12,7 @@ type sinkOffer struct {
 // sinkRoom are the SinkAvails of the peer, oldest first: Write Zcopy at the Data Source. This end
 // writes into their memory. Only the oldest is partly written. [SDP 9.3]
 type sinkRoom struct {
-	deque[sinkOffer]
+	deque[sinkAvail]
 	*common
 	snd  *sender
 	ws   *writes
@@ -36,9 +36,9 @@ func (r *sinkRoom) sentPayload() {
 	}
 }
 
-// writable reports whether the next bytes of the stream go into the oldest SinkAvail. [SDP-11.3-11]
-// Small writes go there only if no write follows, or if they share the RdmaWrCompl of others;
-// otherwise Data is cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
+// writable reports whether the next bytes of the stream go into the oldest SinkAvail, which must
+// exist. [SDP-11.3-11] Small writes go there only if no write follows, or if they share the
+// RdmaWrCompl of others; otherwise Data is cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
 func (r *sinkRoom) writable() bool {
 	if r.life != lifeOpen || r.mode.leavingPipelined() || r.ws.forced > 0 {
 		return false
@@ -65,8 +65,8 @@ func (r *sinkRoom) write() {
 	r.ws.advance(r.ws.covered(), n)
 }
 
-// complDue reports whether to report the oldest SinkAvail as written: it is full, or no more bytes
-// are written to it now. A partly filled SinkAvail is never kept. [D-37]
+// complDue reports whether to report the oldest SinkAvail, which must exist, as written: it is full,
+// or no more bytes are written to it now. A partly filled SinkAvail is never kept. [D-37]
 func (r *sinkRoom) complDue() bool {
 	return r.at(0).filled > 0 && !r.writable()
 }
@@ -105,7 +105,7 @@ func (r *sinkRoom) add(msg *inbound, open int) error {
 	if r.len()+open >= r.p.MaxAdverts { // [SDP-6.2.1.3-1] [D-15]
 		return violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", r.p.MaxAdverts)
 	}
-	r.push(sinkOffer{size: int(msg.Size), stag: msg.STag, to: msg.VA})
+	r.push(sinkAvail{size: int(msg.Size), stag: msg.STag, to: msg.VA})
 	// The peer has discarded the open SrcAvails [SDP-11.3-12]; bytes that do not fit into the
 	// SinkAvail are advertised again. [SDP-11.3-13]
 	r.advs.override()

@@ -97,7 +97,7 @@ func (s *source) transact(a int) {
 	s.stats.SentBytesTransact += uint64(n)
 }
 
-// canTransact reports whether the next bytes of the stream can be in a SinkAvail. [D-27]
+// canTransact reports whether the next bytes of the stream can be in a SinkAvail.
 func (s *source) canTransact() bool {
 	w := s.writes.plain()
 	return w != nil && !s.writes.zcopy(w) && !w.urgent && s.writes.covered() == 0 && s.cr.mayPayload()
@@ -138,7 +138,7 @@ func (s *source) advertise(w *write, offers int) bool {
 // waiting reports whether payload waits only for credit.
 func (s *source) waiting() bool { return s.cr.credit() < 3 && s.ready() }
 
-// ready reports whether payload would be sent by Data, or begin a Read Zcopy, if there was credit.
+// ready reports whether payload would be sent if there was credit.
 func (s *source) ready() bool {
 	if s.life != lifeOpen || s.mode.leavingPipelined() {
 		return false
