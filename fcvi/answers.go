@@ -26,8 +26,8 @@ type answer struct {
 	probe  bool // the response answers a probe, so the traffic counters leave it out
 }
 
-// An answers has the responses that an endpoint must send to the requests of the peer. Messages
-// whose response was lost get it again only if they are probes.
+// An answers has the responses that an endpoint must send to the requests of the peer. A lost
+// response is not sent again, except the response to a probe.
 type answers struct {
 	*shared
 	fifo[answer]

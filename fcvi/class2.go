@@ -51,27 +51,36 @@ func (q *acks) settle(i int) {
 	}
 }
 
-// drop removes and returns the message on Exchange oxid, whose ACKs are not awaited any more. It
-// returns false if there is none.
-func (q *acks) drop(oxid uint16) (ackWait, bool) {
+// find returns the index of the message on Exchange oxid, or -1 if there is none.
+func (q *acks) find(oxid uint16) int {
 	for i := range q.len() {
-		if a := *q.at(i); a.oxid == oxid {
-			q.remove(i)
-			return a, true
+		if q.at(i).oxid == oxid {
+			return i
 		}
 	}
-	return ackWait{}, false
+	return -1
+}
+
+// drop removes the message on Exchange oxid, if any, because its ACKs are not awaited any more.
+func (q *acks) drop(oxid uint16) {
+	if i := q.find(oxid); i >= 0 {
+		q.remove(i)
+	}
 }
 
 // undelivered completes the message on Exchange oxid with an error, because a frame of the message
 // was rejected or not acknowledged. [FCVI-8.4-15]
 func (t *sender) undelivered(oxid uint16) {
-	a, ok := t.acks.drop(oxid)
-	switch {
-	case ok && a.sent:
-		t.up.finish(&a.w, vi.StatusTransportError)
-	case ok:
-		t.busy = false
-		t.up.finish(&t.cur, vi.StatusTransportError)
+	i := t.acks.find(oxid)
+	if i < 0 {
+		return
 	}
+	a := *t.acks.at(i)
+	t.acks.remove(i)
+	if a.sent {
+		t.up.finish(&a.w, vi.StatusTransportError)
+		return
+	}
+	t.busy = false
+	t.up.finish(&t.cur, vi.StatusTransportError)
 }

@@ -105,7 +105,7 @@ func (t *sender) openProbe(now fc.Time) bool {
 	}
 	id := t.nextID
 	t.nextID++
-	t.resp.add(now, pending{w: work{op: iu.ReadRqst}, id: id, oxid: ox, asked: true, probe: true})
+	t.resp.add(now, &work{op: iu.ReadRqst}, id, ox, true).probe = true
 	t.unasked, t.unaskedBytes = 0, 0
 	t.proof.open(now, id, ox)
 	return true

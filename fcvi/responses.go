@@ -39,15 +39,17 @@ type responses struct {
 	stopped  bool
 }
 
-// add adds the sent request q, without response yet.
-func (r *responses) add(now fc.Time, q pending) {
-	q.rxid, q.end, q.since = fc.Unassigned, -1, now
-	r.pending.push(q)
+// add adds the sent request id on Exchange oxid, without response yet. asked has the same meaning
+// as in pending.
+func (r *responses) add(now fc.Time, w *work, id iu.MsgID, oxid uint16, asked bool) *pending {
+	q := r.pending.push(pending{id: id, oxid: oxid, rxid: fc.Unassigned, asked: asked, end: -1, since: now})
+	q.w = *w
 	r.unproven += int64(q.w.n)
 	if q.w.op == iu.ReadRqst {
 		r.reads++
 	}
 	r.arm(now)
+	return q
 }
 
 // find returns the index of the pending request id, or -1 if there is none.
@@ -59,8 +61,8 @@ func (r *responses) find(id iu.MsgID) int {
 	return slices.IndexFunc(r.pending.all(), func(q pending) bool { return q.id == id })
 }
 
-// arrived handles a frame of the response to the pending request at index i. It returns the results
-// of request, and in done whether requests may be complete.
+// arrived handles a frame of the response to the pending request at index i. done reports whether
+// requests may be complete, and more whether Take may place the frames that continue f.
 func (r *responses) arrived(now fc.Time, f *fc.Frame, h *iu.Header, i int) (done, more bool, fail *failure) {
 	q := r.pending.at(i)
 	switch {

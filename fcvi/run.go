@@ -47,8 +47,8 @@ func (c *conn) Take(b []byte) bool {
 	return taken
 }
 
-// take places b, the payload that continues the next message of the request stream. It
-// returns false, without effect, if the frame needs all checks.
+// take places b, the payload that continues the next message of the request stream. It returns
+// false, without effect, if the frame needs all checks.
 func (r *receiver) take(now fc.Time, b []byte) (taken bool, fail *failure) {
 	m := r.ahead(r.mexp)
 	if m == nil || m.stage == complete || m.discard || m.held || m.end >= 0 || r.failed != iu.Accepted {

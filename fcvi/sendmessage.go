@@ -210,7 +210,7 @@ func (t *sender) sentMessage(now fc.Time) {
 			p.oxids.release(t.oxid)
 		}
 		t.proof.owe(now, t.curID)
-		t.resp.add(now, pending{w: *w, id: t.curID, oxid: t.oxid, asked: t.answered})
+		t.resp.add(now, w, t.curID, t.oxid, t.answered)
 	case !class2:
 		t.proof.owe(now, t.curID)
 		if t.use.Stream == iu.NoStream || t.use.Stream == iu.StreamLast {
