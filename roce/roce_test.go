@@ -377,9 +377,6 @@ func TestWrongUse(t *testing.T) {
 		_, err := da.NewQueuePair(cfg)
 		is(fmt.Sprintf("%+v", cfg), err, ErrInvalid)
 	}
-	if _, err := Open(da.Addr()); err == nil {
-		t.Error("a second device of the address")
-	}
 	q.Close()
 	is("closed", q.Post(SendWR{}), ErrClosed)
 	is("closed", q.PostRecv(RecvWR{}), net.ErrClosed)
@@ -441,5 +438,33 @@ func BenchmarkWrite(b *testing.B) {
 			b.ReportMetric(float64(p.Stats().Resent), "resent")
 			b.ReportMetric(float64(p.Stats().Timeouts), "timeouts")
 		})
+	}
+}
+
+// Devices of one address reach each other, and a device at another address.
+func TestSharedAddress(t *testing.T) {
+	a, far := devices(t)
+	b, err := Open(a.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, pair := range [][2]*Device{{a, b}, {b, far}, {far, a}} {
+		qa, qb := connect(t, pair[0], pair[1], Config{Timeout: patient})
+		for _, q := range [][2]*QueuePair{{qa, qb}, {qb, qa}} {
+			in := make([]byte, 10_000)
+			if err := q[1].PostRecv(RecvWR{SG: []SGE{Buf(in)}}); err != nil {
+				t.Fatal(err)
+			}
+			out := bytes.Repeat([]byte("shared"), len(in)/6)
+			if err := q[0].Post(SendWR{SG: []SGE{Buf(out)}}); err != nil {
+				t.Fatal(err)
+			}
+			if c := wait(t, q[1].RecvCQ()); c.Status != StatusOK || !bytes.Equal(in[:c.Len], out) {
+				t.Errorf("%v, %d bytes", c.Status, c.Len)
+			}
+		}
+		qa.Close()
+		qb.Close()
 	}
 }

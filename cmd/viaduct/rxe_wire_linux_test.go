@@ -163,7 +163,8 @@ func TestRXEExample(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	port := strconv.Itoa(20000 + rand.IntN(10000))
-	server, serverOut := rxeAt(ctx, wireAddr(), memory+" 1 1024 "+port)
+	addr := wireAddr() // a Go program and a supervisor can share an address
+	server, serverOut := rxeAt(ctx, addr, memory+" 1 1024 "+port)
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,7 @@ func TestRXEExample(t *testing.T) {
 	err := errors.New("connection refused")
 	for ctx.Err() == nil && err != nil && strings.Contains(string(out)+err.Error(), "refused") {
 		time.Sleep(20 * time.Millisecond)
-		out, err = exec.CommandContext(ctx, example, wireAddr(), "127.0.0.1:"+port).CombinedOutput()
+		out, err = exec.CommandContext(ctx, example, addr, "127.0.0.1:"+port).CombinedOutput()
 	}
 	if err != nil {
 		cancel()

@@ -16,7 +16,7 @@ import (
 //   - packets from a queue pair of one share to a queue pair of the other
 //
 // A packet that arrives through a lane goes no further, so that packets cannot circulate. A
-// datagram of connection management is the exception, see Port.passManagementLocked.
+// datagram of connection management is the exception, see Port.passManagementLocked. [ROCE-NET-9]
 type lane struct {
 	slot    uint8 // of the other share
 	sock    socket

@@ -69,7 +69,7 @@ func (c talk) writes(t *testing.T, what string) {
 }
 
 // Ports of one address reach each other and other addresses, whichever port the kernel gives a
-// packet to. When a port ends, the others go on, and new ones can come. [ROCE-NET-1]
+// packet to. When a port ends, the others go on, and new ones can come. [ROCE-NET-9]
 func TestShared(t *testing.T) {
 	addr := loopback()
 	a, b, far := sharedPort(t, addr), sharedPort(t, addr), sharedPort(t, loopback())
@@ -128,7 +128,7 @@ type box struct{ host }
 func (*box) NextReceive() (rocecore.Receive, bool) { return rocecore.Receive{Buf: zeros(4096)}, true }
 
 // A datagram to queue pair 1 reaches the port that expects it, exactly once. If no port does, one
-// port that has the queue pair gets it.
+// port that has the queue pair gets it. [ROCE-NET-9]
 func TestSharedManagement(t *testing.T) {
 	addr := loopback()
 	var ports [4]*Port
@@ -204,7 +204,7 @@ func (f first) ReadAt(b []byte, at int) error {
 func (f first) WriteAt([]byte, int) error { return nil }
 
 // A port does not accept a lane that claims an impossible slot, and drops malformed packets from a
-// lane without passing them on.
+// lane without passing them on. [ROCE-NET-9]
 func TestSharedHostile(t *testing.T) {
 	addr := loopback()
 	a, b := sharedPort(t, addr), sharedPort(t, addr)
