@@ -28,11 +28,16 @@ type socket struct {
 	trailer []byte // of a lane: follows each packet, which has no destination then
 }
 
-// A batchSys holds the arguments of recvmmsg for a batch.
+// A batchSys holds the arguments and results of recvmmsg for a batch.
 type batchSys struct {
 	hdr  [batchLen]unix.Mmsghdr
 	iov  [batchLen]unix.Iovec
 	name [batchLen]unix.RawSockaddrInet6
+
+	n      int
+	failed bool // the last call
+
+	receive func(fd uintptr) // recvmmsg; made once, because each function value is an allocation
 }
 
 func newBatch() *batch {
@@ -42,10 +47,27 @@ func newBatch() *batch {
 		s.iov[i].Base = &b.buf[i][0]
 		s.iov[i].SetLen(len(b.buf[i]))
 		h := &s.hdr[i].Hdr
-		h.Name = (*byte)(unsafe.Pointer(&s.name[i]))
+		h.Name, h.Namelen = (*byte)(unsafe.Pointer(&s.name[i])), unix.SizeofSockaddrInet6
 		h.Iov, h.Iovlen = &s.iov[i], 1
 	}
+	s.receive = s.recvmmsg
 	return b
+}
+
+// recvmmsg receives packets without waiting, and sets s.n and s.failed.
+func (s *batchSys) recvmmsg(fd uintptr) {
+	for {
+		r, _, e := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&s.hdr[0])),
+			batchLen, unix.MSG_DONTWAIT, 0, 0)
+		if e == unix.EINTR {
+			continue
+		}
+		if e == 0 {
+			s.n = int(r)
+		}
+		s.failed = e != 0 && e != unix.EAGAIN
+		return
+	}
 }
 
 func newSocket(at netip.AddrPort, shared bool) (socket, error) {
@@ -133,24 +155,13 @@ func (s *socket) wait(f func() bool) error {
 // receive reads packets into b without waiting, and returns their number. over is true if the
 // socket failed, which only the socket of a lane does.
 func (s *socket) receive(b *batch) (n int, over bool) {
-	s.raw.Control(func(fd uintptr) {
-		for i := range batchLen {
-			b.sys.hdr[i].Hdr.Namelen = unix.SizeofSockaddrInet6
-			b.sys.hdr[i].Hdr.Flags = 0
-		}
-		for {
-			r, _, e := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.sys.hdr[0])),
-				batchLen, unix.MSG_DONTWAIT, 0, 0)
-			if e == unix.EINTR {
-				continue
-			}
-			if e == 0 {
-				n = int(r)
-			}
-			over = e != 0 && e != unix.EAGAIN
-			return
-		}
-	})
+	for i := range b.sys.n { // changed by the previous call
+		b.sys.hdr[i].Hdr.Namelen = unix.SizeofSockaddrInet6
+		b.sys.hdr[i].Hdr.Flags = 0
+	}
+	b.sys.n, b.sys.failed = 0, false
+	s.raw.Control(b.sys.receive) // does nothing if the socket is closed
+	n, over = b.sys.n, b.sys.failed
 	for i := range n {
 		h := &b.sys.hdr[i]
 		b.len[i] = int(h.Len)
