@@ -85,7 +85,6 @@ func lossTalks() (ts []deviceTalk) {
 				{"ib_read_lat -n 200 -m 1024 -s 65536", 200 * 64},
 				{"ib_atomic_lat -n 2000", 2 * 2000},
 			} {
-				const patient = " -u 18" // 1 s, for a guest that stands still on a busy machine
 				t := f.talk(c.tool+" -d rxe0 -F"+patient, f.perftest, serves, c.packets)
 				t.loss = l
 				ts = append(ts, t)
