@@ -1058,6 +1058,9 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 		if p.pass(1); p.m.Err() != ErrDeadPeer {
 			t.Error(p.m.Err())
 		}
+		// The time counts from the last bytes that the peer has read. [SDP-9.2-18] [SDP-9.2-19]
+		p = newProbe(t).write(1, 200).skip().pass(900 * time.Millisecond).recv("RdmaRdCompl size=100").want()
+		p.pass(time.Second - 1).want().pass(1).want("SrcAvailCancel")
 		// A write longer than the driver can copy is not cancelled.
 		newProbe(t).write(1, 1002).skip().pass(time.Minute).want()
 		newProbe(t).write(1, 1001).skip().pass(time.Minute).want("SrcAvailCancel")

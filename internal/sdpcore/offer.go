@@ -117,11 +117,11 @@ func (o *offers) void() {
 // wantCancel makes a SinkAvailCancel due, if a SinkAvail is open.
 func (o *offers) wantCancel() { o.cancelWant = !o.cancelOpen }
 
-// sendCancel sends the SinkAvailCancel, if that is possible now. It reports whether it did. Only one
-// SinkAvailCancel may be open at a time. [SDP-9.5.5-10] [D-34] None is sent while a SrcAvailCancel is
-// open, because the peer then holds MSeqAck, and the SinkCancelAck of this cancel could not be
-// distinguished from that for an earlier cancel.
+// sendCancel sends the SinkAvailCancel, if that is possible now. It reports whether it did.
 func (o *offers) sendCancel(srcCancelOpen bool) bool {
+	// Only one SinkAvailCancel may be open at a time. [SDP-9.5.5-10] [D-34] None is sent while a
+	// SrcAvailCancel is open, because the peer then holds MSeqAck, and the SinkCancelAck of this
+	// cancel could not be distinguished from that for an earlier cancel.
 	if o.len() == 0 || o.cancelOpen || srcCancelOpen {
 		return false
 	}

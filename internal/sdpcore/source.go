@@ -40,12 +40,11 @@ func (s *source) cancel(id uint64) {
 }
 
 // step moves bytes of the outgoing stream: it sends one message, or one RDMA Write. It reports
-// whether it did. offers is the number of this end's open SinkAvails. Each mode has its own
-// mechanisms. [SDP-12-8]
+// whether it did. offers is the number of this end's open SinkAvails.
 func (s *source) step(offers int) bool {
 	w := s.writes.plain()
 	switch {
-	case s.writes.forced > 0:
+	case s.writes.forced > 0: // each mode has its own mechanisms, as this switch shows [SDP-12-8]
 		if s.cr.mayPayload() {
 			s.bcopy()
 			return true
