@@ -34,7 +34,7 @@ func (m *measure) quantity() quantity {
 		return latency
 	case opIdle:
 		return memory
-	case opSetup, opHTTP:
+	case opSetup, opHTTP, opGRPC, opEcho:
 		return rate
 	case opStream:
 		return bandwidth

@@ -19,6 +19,7 @@ const (
 	latency                   // microseconds one way, median
 	memory                    // bytes per connection, of the process that uses more
 	slow                      // round trip in microseconds, 99th percentile
+	cpu                       // processor time of both processes for a message, in microseconds
 	allocs                    // heap objects per message, of both processes
 )
 
@@ -32,6 +33,8 @@ func (q quantity) of(r result) float64 {
 		return r.LatencyUS
 	case slow:
 		return r.SlowUS
+	case cpu:
+		return (r.TxCPU + r.RxCPU) * 1e6 / max(r.Messages, 1)
 	case memory:
 		return max(r.TxMemory, r.RxMemory)
 	case allocs:
@@ -49,7 +52,7 @@ func (q quantity) format(v float64) string {
 			return fmt.Sprintf("%.0f k/s", v/1e3)
 		}
 		return fmt.Sprintf("%.2f M/s", v/1e6)
-	case latency, slow:
+	case latency, slow, cpu:
 		return fmt.Sprintf("%.2f us", v)
 	case memory:
 		return fmt.Sprintf("%.1f KiB", v/1024)

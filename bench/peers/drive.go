@@ -50,7 +50,7 @@ type measure struct {
 	peerReported, hold func()
 
 	// over ends in the peer when the initiator has measured. The peer of opSetup, which cannot know
-	// how many connections come, and the peer of opHTTP serve until then.
+	// how many connections come, and the peers of opHTTP and opGRPC serve until then.
 	over context.Context
 }
 
@@ -64,6 +64,8 @@ const (
 	opIdle   = "idle"   // memory of idle connections
 	opSetup  = "setup"  // connections made and closed per second
 	opHTTP   = "http"   // HTTP requests and their answers, rate
+	opGRPC   = "grpc"   // unary calls of gRPC over one connection, by Conns callers, rate
+	opEcho   = "echo"   // messages there and back on each connection by a goroutine of its own, rate
 )
 
 // A result holds the figures of a run. A field not measured by the operation is 0.
@@ -135,7 +137,7 @@ func driveMain(args []string) error {
 	var times int
 	fs := flag.NewFlagSet("drive", flag.ContinueOnError)
 	fs.StringVar(&m.Transport, "transport", "vitcp", "vitcp, iwarp, fcvi, sdp, tcp or unix")
-	fs.StringVar(&m.Op, "op", opWrite, "write, read, send, stream, ping, idle, setup or http")
+	fs.StringVar(&m.Op, "op", opWrite, "write, read, send, stream, ping, idle, setup, http, grpc or echo")
 	fs.IntVar(&m.Size, "size", 64<<10, "bytes of a message")
 	fs.IntVar(&m.Depth, "depth", 16, "messages outstanding on a connection")
 	fs.IntVar(&m.Bell, "bell", 1, "messages posted per doorbell")
@@ -258,7 +260,7 @@ func drive(m measure) (result, error) {
 	if err != nil {
 		return r, err
 	}
-	if m.Op == opSetup || m.Op == opHTTP {
+	if m.Op == opSetup || m.Op == opHTTP || m.Op == opGRPC {
 		in.Close() // the peer reports then
 	}
 	last, err := report()

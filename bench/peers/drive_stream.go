@@ -105,8 +105,11 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 			go func() { io.Copy(c, c); c.Close() }()
 		}
 	}
-	if m.Op == opHTTP {
+	switch m.Op {
+	case opHTTP:
 		return serveHTTP(m, l)
+	case opGRPC:
+		return serveGRPC(m, l)
 	}
 	var wg sync.WaitGroup
 	for i := range m.Conns {
@@ -129,7 +132,7 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 
 func serveStream(c net.Conn, m measure) {
 	defer c.Close()
-	if m.Op == opPing {
+	if m.Op == opPing || m.Op == opEcho {
 		b := buffer(m.Size)
 		for {
 			if _, err := io.ReadFull(c, b); err != nil {
@@ -173,8 +176,11 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 			return nil
 		})
 	}
-	if m.Op == opHTTP {
+	switch m.Op {
+	case opHTTP:
 		return requests(m, func() (net.Conn, error) { return dial(h.Address) })
+	case opGRPC:
+		return calls(m, func() (net.Conn, error) { return dial(h.Address) })
 	}
 	before := now()
 	cs := make([]net.Conn, m.Conns)
@@ -199,6 +205,18 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 				return err
 			}
 			_, err := io.ReadFull(cs[0], b[:m.Size])
+			return err
+		})
+	case opEcho:
+		bs := make([][]byte, m.Conns)
+		for i := range bs {
+			bs[i] = buffer(m.Size)
+		}
+		return concurrently(m, func(i int) error {
+			if _, err := cs[i].Write(bs[i]); err != nil {
+				return err
+			}
+			_, err := io.ReadFull(cs[i], bs[i])
 			return err
 		})
 	case opStream:

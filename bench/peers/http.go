@@ -14,22 +14,51 @@ import (
 // The measurements of this file run net/http over each kind of stream. The figures show how much a
 // real program gains from a faster stream.
 
-// clients is the number of HTTP clients, each with a persistent connection.
-const clients = 16
-
 func (p *programme) http() {
 	const tcp, unix, shared = "Go TCP", "Go unix socket", "sdp, shared memory"
-	for _, size := range []int{kib, mib} {
-		set := func(m *measure) { m.Op, m.Size, m.Conns = opHTTP, size, clients }
-		what := fmt.Sprintf("HTTP, answers of %s, %d clients", human(size), clients)
-		p.add("Same host, "+what, []side{p.rings("sdp", set), p.ours("sdp", "sdp", set), p.ours(tcp, "tcp", set), p.ours(unix, "unix", set)},
-			row{"requests", shared, tcp, rate, 0, 0, false},
-			row{"requests", shared, unix, rate, 0, 0, false},
+	// targets are the goals and floors of a contest; 0 for a row that is only shown.
+	type targets struct{ tcp, unix, slow, cpu, byTCP target }
+	contest := func(title string, set func(m *measure), t targets) {
+		p.add("Same host, "+title, []side{p.rings("sdp", set), p.ours("sdp", "sdp", set), p.ours(tcp, "tcp", set), p.ours(unix, "unix", set)},
+			row{"requests", shared, tcp, rate, t.tcp.goal, t.tcp.floor, false},
+			row{"requests", shared, unix, rate, t.unix.goal, t.unix.floor, false},
 			row{"requests", shared, "sdp", rate, 0, 0, false},
-			row{"99th percentile", shared, tcp, slow, 0, 0, true},
+			row{"requests", "sdp", tcp, rate, t.byTCP.goal, t.byTCP.floor, false},
+			row{"99th percentile", shared, tcp, slow, t.slow.goal, t.slow.floor, true},
 			row{"99th percentile", shared, unix, slow, 0, 0, true},
-			row{"99th percentile", shared, "sdp", slow, 0, 0, true})
+			row{"99th percentile", shared, "sdp", slow, 0, 0, true},
+			row{"processor time", shared, tcp, cpu, t.cpu.goal, t.cpu.floor, true},
+			row{"processor time", "sdp", tcp, cpu, 0, 0, true})
 	}
+	for _, c := range []struct {
+		size, clients int
+		targets
+	}{
+		{kib, 1, targets{tcp: target{1.2, 0.9}}},
+		{kib, 16, targets{target{1.3, 1.1}, target{1.15, 1}, target{1, 1.3}, target{0.75, 0.9}, target{0.95, 0.75}}},
+		{kib, 64, targets{tcp: target{1.1, 0.9}}},
+		{64 * kib, 16, targets{tcp: target{1.3, 1.1}}},
+		{mib, 16, targets{}},
+	} {
+		contest(fmt.Sprintf("HTTP, answers of %s, %s", human(c.size), counted(c.clients, "client")),
+			func(m *measure) { m.Op, m.Size, m.Conns = opHTTP, c.size, c.clients }, c.targets)
+	}
+	contest("echo, 128 B, 16 goroutines", func(m *measure) { m.Op, m.Size, m.Conns = opEcho, 128, 16 },
+		targets{tcp: target{1.4, 1.2}})
+	for _, callers := range []int{1, 16} {
+		contest("gRPC, 128 B, "+counted(callers, "caller"), func(m *measure) { m.Op, m.Size, m.Conns = opGRPC, 128, callers },
+			targets{tcp: target{1.2, 1}})
+	}
+}
+
+// A target is the goal and the floor of a row.
+type target struct{ goal, floor float64 }
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // serveHTTP answers requests until the initiator has measured.
@@ -65,6 +94,11 @@ func requests(m measure, dial func() (net.Conn, error)) (result, error) {
 		}
 		return err
 	}
+	return concurrently(m, func(int) error { return get() })
+}
+
+// concurrently makes m.Conns goroutines call one, with the number of the goroutine, for m.Time.
+func concurrently(m measure, one func(i int) error) (result, error) {
 	took := make([][]time.Duration, m.Conns)
 	errs := make([]error, m.Conns)
 	all := func(d time.Duration) {
@@ -74,7 +108,7 @@ func requests(m measure, dial func() (net.Conn, error)) (result, error) {
 			wg.Go(func() {
 				took[i] = took[i][:0]
 				for last := time.Now(); errs[i] == nil && (len(took[i]) == 0 || last.Before(end)); {
-					errs[i] = get()
+					errs[i] = one(i)
 					t := time.Now()
 					took[i] = append(took[i], t.Sub(last))
 					last = t

@@ -53,6 +53,8 @@ func TestDrive(t *testing.T) {
 		{Transport: "sdp", Op: opIdle, Conns: 200},
 		{Transport: "sdp", Op: opHTTP, Size: 1000, Conns: 4},
 		{Transport: "sdp", Op: opHTTP, Size: 1000, Conns: 4, Rings: runtime.GOOS == "linux"},
+		{Transport: "sdp", Op: opGRPC, Size: 128, Conns: 4},
+		{Transport: "sdp", Op: opEcho, Size: 128, Conns: 4, Rings: runtime.GOOS == "linux"},
 		{Transport: "sdp", Op: opSetup, Rings: runtime.GOOS == "linux"},
 		{Transport: "vitcp", Op: opWrite, Size: 64, Depth: 64, Rings: runtime.GOOS == "linux"},
 		{Transport: "iwarp", Op: opSend, Size: 100000, Depth: 4, Rings: runtime.GOOS == "linux"},
@@ -79,7 +81,7 @@ func TestDrive(t *testing.T) {
 			case opIdle:
 				ok = ok && r.TxMemory > 0 && r.RxMemory > 0
 			case opSetup:
-			case opHTTP:
+			case opHTTP, opGRPC, opEcho:
 				ok = ok && r.SlowUS > 0
 			default:
 				ok = ok && r.Bytes > 0
