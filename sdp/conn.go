@@ -141,8 +141,6 @@ func newConn(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Params) *Co
 	c := &Conn{opt: opt, layout: layout, role: p.Role, born: time.Now(), acts: *actions.Get().(*[]sdpcore.Action)}
 	c.linger, c.closeWithin = -1, defaultCloseTimeout
 	c.flushed, c.gone = make(chan struct{}), make(chan struct{})
-	c.rd.init()
-	c.wd.init()
 	c.m = sdpcore.New(p)
 	c.attach(s)
 	return c

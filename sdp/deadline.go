@@ -8,20 +8,19 @@ import (
 )
 
 // A deadline is a changeable time with a channel. The channel is closed when the time has passed.
+// The zero value is a deadline without a time.
 type deadline struct {
 	over atomic.Bool // whether the time has passed
 
 	lock  perturb.Mutex // guards all fields below
 	timer *time.Timer
-	ch    chan struct{} // closed when the time at has passed
+	ch    chan struct{} // closed when the time at has passed; nil until a call of Done
 	gen   int           // number of calls of set, so that the timer of an earlier deadline has no effect
 	at    time.Time     // the deadline; zero for never
 }
 
 // longAgo is a time in the past, to end waiting calls at once.
 var longAgo = time.Unix(1, 0)
-
-func (d *deadline) init() { d.ch = make(chan struct{}) }
 
 // set changes the deadline to t; the zero time means never.
 func (d *deadline) set(t time.Time) {
@@ -33,11 +32,9 @@ func (d *deadline) set(t time.Time) {
 		d.timer.Stop()
 		d.timer = nil
 	}
-	select {
-	case <-d.ch:
-		d.ch = make(chan struct{})
+	if d.over.Load() {
 		d.over.Store(false)
-	default:
+		d.ch = nil
 	}
 	if t.IsZero() {
 		return
@@ -59,7 +56,9 @@ func (d *deadline) set(t time.Time) {
 
 func (d *deadline) comeLocked() {
 	d.over.Store(true)
-	close(d.ch)
+	if d.ch != nil {
+		close(d.ch)
+	}
 }
 
 // Done returns a channel that is closed when the deadline has passed. After set has replaced a
@@ -68,6 +67,12 @@ func (d *deadline) comeLocked() {
 func (d *deadline) Done() <-chan struct{} {
 	d.lock.Lock()
 	defer d.lock.Unlock()
+	if d.ch == nil {
+		d.ch = make(chan struct{})
+		if d.over.Load() {
+			close(d.ch)
+		}
+	}
 	return d.ch
 }
 

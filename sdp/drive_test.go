@@ -148,7 +148,6 @@ func TestKeepBacklog(t *testing.T) {
 // bytes arrive.
 func TestFlowEndsAtDeadline(t *testing.T) {
 	c := &Conn{born: time.Now()} // a poll would panic, because c has no stream
-	c.rd.init()
 	c.rd.set(time.Unix(1, 0))
 	c.flow.on.Store(true)
 	c.receive(&c.rd, newOp())

@@ -437,6 +437,9 @@ func (c *Conn) withdraw() {
 // are not yet counted as read by the machine.
 func (c *Conn) keepLoose() {
 	r := &c.recv
+	if !r.in.lending() {
+		return
+	}
 	for i := r.head; i < len(r.holds); i++ {
 		if h := &r.holds[i]; h.index >= 0 {
 			h.b = r.in.own(h.index, h.b)
