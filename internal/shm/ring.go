@@ -26,12 +26,19 @@ type control struct {
 	done  atomic.Uint32 // references followed; written by the consumer
 	lent  atomic.Uint32 // lent: the consumer has mapped the producer's memory; written by the consumer
 	_     [108]byte
-	asks  atomic.Uint32 // 1: the next publication is to wake the consumer; written by both sides
-	_     [124]byte
+	// asksBell or asksPair: the next publication is to wake the consumer; written by both sides.
+	asks atomic.Uint32
+	_    [124]byte
 	// awaitsRoom or awaitsCopy: the consumer is to wake the producer; written by both sides.
 	full atomic.Uint32
 	_    [124]byte
 }
+
+// How a consumer is to be woken.
+const (
+	asksBell = 1 // by Wake
+	asksPair = 2 // by Tell
+)
 
 // The conditions a sleeping producer waits for.
 const (
@@ -74,6 +81,9 @@ var (
 type Producer struct {
 	// Wake wakes a consumer after Ask, because something was published. Wake must not block.
 	Wake func()
+
+	// Tell, if not nil, replaces Wake after AskPair.
+	Tell func()
 
 	// Offer, if not nil, sends fd, the descriptor of the memory of [Alloc], to the consumer and
 	// reports success. It must not block. If sent is false, again reports whether a later call may
@@ -285,7 +295,18 @@ func (p *Producer) publish(n int) {
 		p.ref.shown = p.ref.refs
 		p.c.refs.Store(p.ref.refs) // after tail, because references precede a position
 	}
-	if p.c.asks.Load() != 0 && p.c.asks.Swap(0) != 0 {
+	if p.c.asks.Load() != 0 {
+		p.wake()
+	}
+}
+
+// wake answers the consumer's request, if any.
+func (p *Producer) wake() {
+	switch how := p.c.asks.Swap(0); {
+	case how == 0:
+	case how == asksPair && p.Tell != nil:
+		p.Tell()
+	default:
 		p.Wake()
 	}
 }
@@ -341,9 +362,7 @@ func (p *Producer) finish(how uint32) {
 	}
 	p.end = how
 	p.c.end.Store(how)
-	if p.c.asks.Swap(0) != 0 {
-		p.Wake()
-	}
+	p.wake()
 }
 
 // Available returns the number of readable bytes. If the number is 0, the error is the same as for
@@ -554,7 +573,10 @@ func (q *Consumer) take(n int) {
 
 // Ask requests that the producer call Wake at the next publication. Earlier publications cause no
 // wake-up, so before sleeping a consumer calls Ask first and then checks for bytes.
-func (q *Consumer) Ask() { q.c.asks.Store(1) }
+func (q *Consumer) Ask() { q.c.asks.Store(asksBell) }
+
+// AskPair is Ask, but the producer calls Tell, if it has one.
+func (q *Consumer) AskPair() { q.c.asks.Store(asksPair) }
 
 // Leave records that the consumer takes no more, and wakes a waiting producer.
 func (q *Consumer) Leave() {

@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -230,6 +231,12 @@ type asking struct {
 	mem     *shm.Memory
 	rings   *rings // created from mem
 	decided func() // ends the wait of the users of o; nil before the grant
+
+	commits   bool // the dialer has committed
+	seat      *seat
+	pair      pairID
+	slot      int
+	pairFiles []int // memory and bell of a new pair
 }
 
 // serve continues the service and reports whether the request is finished. It returns false only if
@@ -264,6 +271,7 @@ func (a *asking) serve(wait bool) bool {
 		return a.leave()
 	}
 	a.c.s.CloseArrivals()
+	a.rings.seat = a.seat
 	if err := a.o.s.adopt(a.rings); err != nil {
 		// The dialer has committed, so the only way to report the error is to end the connection.
 		a.leave()
@@ -272,6 +280,7 @@ func (a *asking) serve(wait bool) bool {
 	}
 	a.files[1] = -1
 	closeAll(a.files)
+	closeAll(a.pairFiles)
 	a.decided()
 	a.v.remove(a.o)
 	return true
@@ -291,7 +300,11 @@ func (a *asking) leave() bool {
 	if a.decided != nil {
 		a.decided()
 	}
+	if a.seat != nil {
+		a.seat.leave()
+	}
 	closeAll(a.files)
+	closeAll(a.pairFiles)
 	a.c.Close()
 	return true
 }
@@ -419,19 +432,53 @@ func (a *asking) grant(wait bool) (err error) {
 	return nil
 }
 
-// commitment reports whether the dialer has committed. With wait, commitment waits up to
-// commitTimeout. The result is false if the dialer closes the connection in order to use TCP.
+// commitment reports whether the dialer has committed, and finds the connection's seat in a pair.
+// With wait, commitment waits up to commitTimeout. The result is false if the dialer closes the
+// connection in order to use TCP.
 func (a *asking) commitment(wait bool) (bool, error) {
-	var b [1]byte
-	n, err := a.receive(b[:], read, wait, commitTimeout)
-	return n == 1 && err == nil && b[0] == committed, err
+	if !a.commits {
+		// One byte, because the bytes after a commitment may already be rings of the bell.
+		var b [1]byte
+		n, err := a.receive(b[:], func(fd int, p []byte) (n int, err error) {
+			n, a.pairFiles, err = recvRights(fd, p, 2)
+			return n, err
+		}, wait, commitTimeout)
+		if n != 1 || err != nil {
+			return false, err
+		}
+		switch b[0] {
+		case committed:
+			return true, nil
+		case committedPair:
+		default:
+			return false, nil
+		}
+		var c [seatLen]byte
+		if n, err := read(a.c.s.fd, c[:]); n != len(c) || err != nil {
+			return false, err
+		}
+		a.commits = true
+		a.pair = pairID(c[:])
+		a.slot = int(binary.BigEndian.Uint16(c[len(a.pair):]))
+	}
+	if a.slot >= shm.PairSlots {
+		return true, nil
+	}
+	p, err := joinPair(a.pair, a.pairFiles, wait)
+	if err != nil {
+		return false, err
+	}
+	if p != nil {
+		a.seat = &seat{pair: p, slot: a.slot}
+	}
+	return true, nil
 }
 
 // answer sends a dialer the grant, if err is nil, or the reason of the refusal. answer ignores
 // errors, because a dialer does not commit without an answer.
 func answer(fd int, err error, rights ...int) {
 	var b [answerLen]byte
-	b[0] = granted
+	b[0], b[1] = granted, pairsOffered
 	if err != nil {
 		b[0] = refused
 		b[1] = byte(copy(b[2:], err.Error()))

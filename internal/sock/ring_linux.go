@@ -25,9 +25,10 @@ type rings struct {
 	in   *shm.Consumer
 	out  *shm.Producer
 	mem  *shm.Memory
-	tcp  int // the TCP socket
-	bell int // the bell for arrivals; equal to Socket.fd
-	room int // the bell for room
+	tcp  int   // the TCP socket
+	bell int   // the bell for arrivals; equal to Socket.fd
+	room int   // the bell for room
+	seat *seat // place in a pair; nil for none
 
 	front int         // offset where Peek begins [reader]
 	empty uint32      // consecutive reads that found nothing [reader]
@@ -60,6 +61,7 @@ func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
 	r := &rings{mem: mem, tcp: -1, bell: bell, room: room}
 	r.in, r.out = mem.Ends(first)
 	r.out.Wake = func() { r.ring(r.bell) }
+	r.out.Tell = r.tell
 	r.in.Wake = func() { r.ring(r.room) }
 	r.out.Offer = r.offer
 	r.in.Offered = r.ask // ask consumes bytes of the bell, which may be the bytes meant for a sleeper
@@ -98,6 +100,13 @@ func (r *rings) hushBell() {
 func (r *rings) ring(bell int) {
 	if _, err := send(bell, []byte{0}); err != nil && err != ErrWouldBlock {
 		r.gone.Store(true)
+	}
+}
+
+// tell wakes the peer by the pair, or by the connection's own bell if there is no pair.
+func (r *rings) tell() {
+	if s := r.seat; s == nil || s.pair == nil || !s.pair.Tell(s.slot) {
+		r.ring(r.bell)
 	}
 }
 
@@ -252,4 +261,7 @@ func (r *rings) close(reset bool) {
 	r.writing.Unlock()
 	closeAll([]int{r.bell, r.room})
 	r.in.Close()
+	if r.seat != nil {
+		r.seat.leave()
+	}
 }

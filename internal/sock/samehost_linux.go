@@ -46,6 +46,12 @@ const (
 	granted      = 1
 	committed    = 'C'
 
+	// A grant has pairsOffered in its second byte, which is 0 in the grants of earlier versions. The
+	// dialer may then commit with committedPair, the name of a pair and a slot.
+	pairsOffered  = 1
+	committedPair = 'P'
+	seatLen       = len(pairID{}) + 2
+
 	// answerTimeout bounds the time a dialer waits for an answer. If the accepting process is busy
 	// or stopped for longer, the dialer uses TCP. With samehost.Require a dialer has no
 	// alternative, and waits for requireTimeout.
@@ -237,7 +243,7 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	if !proves {
 		owned = checkOwner(o.s.fd, m.to, m.from, uid)
 	}
-	theirs, err := awaitAnswer(ctx, bell, end)
+	theirs, pairs, err := awaitAnswer(ctx, bell, end)
 	if theirs >= 0 {
 		defer unix.Close(theirs)
 	}
@@ -257,11 +263,52 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	if err != nil {
 		return err
 	}
-	if _, err := send(bell, []byte{committed}); err != nil {
+	r := newRings(mem, true, bell, room[0])
+	if r.seat, err = commit(bell, name, pairs); err != nil {
 		return err
 	}
 	// Nothing was read or written, so an error means a closed o.
-	return o.s.adopt(newRings(mem, true, bell, room[0]))
+	if err = o.s.adopt(r); err != nil && r.seat != nil {
+		r.seat.leave()
+	}
+	return err
+}
+
+// commit tells the listener that the stream goes through shared memory. With pairs, the listener
+// knows pairs, and the connection gets a seat.
+func commit(bell int, name string, pairs bool) (*seat, error) {
+	if !pairs {
+		_, err := send(bell, []byte{committed})
+		return nil, err
+	}
+	// The name may be another process's by now.
+	cred, err := unix.GetsockoptUcred(bell, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt", err)
+	}
+	s := takeSeat(partnerID{name, cred.Pid})
+	if s.pair == nil {
+		if _, err := send(bell, []byte{committed}); err != nil {
+			s.leave()
+			return nil, err
+		}
+		return s, nil
+	}
+	b := append([]byte{committedPair}, s.pair.id[:]...)
+	b = binary.BigEndian.AppendUint16(b, uint16(s.slot))
+	var rights []byte
+	if s.files != nil {
+		rights = unix.UnixRights(s.files...)
+	}
+	err = os.NewSyscallError("sendmsg", unix.Sendmsg(bell, b, rights, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT))
+	if err != nil {
+		s.pair.End() // the listener does not know it
+		s.leave()
+		return nil, err
+	}
+	closeAll(s.files)
+	s.files = nil
+	return s, nil
 }
 
 // meetingNames returns the names under which the listener of a connection may have a rendezvous.
@@ -356,8 +403,8 @@ func (s *Socket) checkPeer(bell int, m meeting) error {
 
 // awaitAnswer waits for the listener's answer, until end at most. theirs is the descriptor of the
 // listener's end of the TCP connection, if the answer contains the descriptor, and -1 otherwise.
-// The caller closes theirs, after an error too.
-func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err error) {
+// The caller closes theirs, after an error too. pairs reports whether the listener knows pairs.
+func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, pairs bool, err error) {
 	theirs = -1
 	var b [answerLen]byte
 	for n := 0; n < len(b); {
@@ -367,15 +414,15 @@ func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err er
 		})
 		left := time.Until(end)
 		if left <= 0 {
-			return theirs, os.ErrDeadlineExceeded
+			return theirs, false, os.ErrDeadlineExceeded
 		}
 		if err := ctx.Err(); err != nil {
-			return theirs, err
+			return theirs, false, err
 		}
 		left = min(left, 100*time.Millisecond) // ctx may end meanwhile
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		if _, err := Poll(p[:], int((left+time.Millisecond-1)/time.Millisecond)); err != nil {
-			return theirs, os.NewSyscallError("poll", err)
+			return theirs, false, os.NewSyscallError("poll", err)
 		}
 		k, fds, err := recvRights(fd, b[n:], 1)
 		for _, fd := range fds {
@@ -388,16 +435,16 @@ func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err er
 		case err == ErrWouldBlock:
 			continue
 		case err != nil:
-			return theirs, err
+			return theirs, false, err
 		case k == 0:
-			return theirs, errors.New("the listener has refused without a reason")
+			return theirs, false, errors.New("the listener has refused without a reason")
 		}
 		n += k
 	}
 	switch b[0] {
 	case granted:
 	default:
-		return theirs, errors.New(string(b[2 : 2+min(int(b[1]), len(b)-2)]))
+		return theirs, false, errors.New(string(b[2 : 2+min(int(b[1]), len(b)-2)]))
 	}
-	return theirs, nil
+	return theirs, b[1] >= pairsOffered, nil
 }

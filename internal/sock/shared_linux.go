@@ -57,3 +57,9 @@ func Cut(nc net.Conn) bool {
 	}
 	return true
 }
+
+// PairOf returns the pair of a connection, or nil, for tests.
+func PairOf(nc net.Conn) *Pair {
+	p, _ := nc.(*conn).s.Pair()
+	return p
+}
