@@ -54,9 +54,10 @@ type Attention struct {
 	src  *sock.Socket
 	recv Receiver
 
-	role  perturb.Mutex // the receive role
-	state atomic.Uint32 // a State; only move changes it
-	wg    sync.WaitGroup
+	role   perturb.Mutex // the receive role
+	missed atomic.Bool   // a report of the pair found the role taken
+	state  atomic.Uint32 // a State; only move changes it
+	wg     sync.WaitGroup
 
 	looks  atomic.Uint32 // changes with every Poll
 	seen   atomic.Uint32 // polls up to this value of looks do not count; see looked
@@ -106,7 +107,15 @@ func (a *Attention) Lock() { a.role.Lock() }
 func (a *Attention) TryLock() bool { return a.role.TryLock() }
 
 // Unlock unlocks the receive role.
-func (a *Attention) Unlock() { a.role.Unlock() }
+func (a *Attention) Unlock() { a.unlock() }
+
+// unlock unlocks the receive role. A report that found the role taken is served then.
+func (a *Attention) unlock() {
+	a.role.Unlock()
+	if a.missed.Load() && a.missed.Swap(false) {
+		a.serveMissed()
+	}
+}
 
 // Start begins waiting for arrivals. The caller has the receive role.
 func (a *Attention) Start() { a.begin(Unstarted, Start) }
@@ -137,7 +146,7 @@ func (a *Attention) Poll() bool {
 		return false
 	}
 	if s := a.State(); s == Unstarted || s == Closed {
-		a.role.Unlock()
+		a.unlock()
 		return false
 	}
 	got, _, err := a.recv.Receive(false, true)
@@ -154,7 +163,7 @@ func (a *Attention) Poll() bool {
 func (a *Attention) Receive() bool {
 	a.role.Lock()
 	if s := a.State(); s == Unstarted || s == Closed {
-		a.role.Unlock()
+		a.unlock()
 		return false
 	}
 	got, _, err := a.recv.Receive(false, false)
@@ -192,7 +201,7 @@ func (a *Attention) end(err error) bool {
 	if ended {
 		a.move(Close)
 	}
-	a.role.Unlock()
+	a.unlock()
 	if ended {
 		a.wakeGoroutine()
 	}
@@ -216,7 +225,7 @@ func (a *Attention) Wait() {
 // state since the caller saw Reserved: a second registration of the source would end the first.
 func (a *Attention) endReservation() bool {
 	a.role.Lock()
-	defer a.role.Unlock()
+	defer a.unlock()
 	if a.State() != Reserved {
 		return false
 	}
@@ -253,7 +262,7 @@ func (a *Attention) Close(closed func()) {
 	a.role.Lock()
 	a.move(Close)
 	closed()
-	a.role.Unlock()
+	a.unlock()
 	a.deregister()
 	WakeAll() // a Sleeper may be sleeping at the source
 	a.wakeGoroutine()

@@ -22,7 +22,7 @@ func (a *Attention) dedicate() {
 			a.wg.Add(1) // Close locks the role before Join
 			a.shared.closely = 0
 		}
-		a.role.Unlock()
+		a.unlock()
 		if open {
 			defer a.wg.Done()
 			a.idle.list(a, true)
@@ -93,7 +93,7 @@ func (d *attendant) open() bool {
 		time.Sleep(quietTime)
 		a.role.Lock()
 		if a.State() == Closed {
-			a.role.Unlock()
+			a.unlock()
 			return false
 		}
 		_, _, err := a.recv.Receive(true, false)
@@ -115,11 +115,11 @@ func (d *attendant) ready(uintptr) bool {
 	}
 	switch {
 	case a.State() == Closed:
-		a.role.Unlock()
+		a.unlock()
 		d.after = finished
 		return true
 	case a.looked():
-		a.role.Unlock()
+		a.unlock()
 		d.contended(false)
 		return true
 	case d.mod.on:
@@ -128,6 +128,7 @@ func (d *attendant) ready(uintptr) bool {
 		got, _, err := a.recv.Receive(false, false)
 		if got.Any {
 			a.idle.list(a, false)
+			a.idle.note(got.Bytes)
 		}
 		d.after = readOn
 		if d.mod.goesOn(time.Now(), got.Bytes, a.recv.Sent()) {
@@ -144,6 +145,7 @@ func (d *attendant) ready(uintptr) bool {
 		got, _, err := a.recv.Receive(false, false)
 		if got.Any {
 			a.idle.list(a, false)
+			a.idle.note(got.Bytes)
 			if err == nil && d.mod.begins(got.Bytes, a.recv.Sent()) {
 				d.after = pauseOn
 			}
@@ -151,7 +153,7 @@ func (d *attendant) ready(uintptr) bool {
 		d.leave(err)
 		return true
 	case consumerCame:
-		a.role.Unlock()
+		a.unlock()
 		d.contended(false)
 		return true
 	}
@@ -163,6 +165,7 @@ func (d *attendant) ready(uintptr) bool {
 	got, more, err := a.recv.Receive(true, false)
 	if got.Any {
 		a.idle.list(a, false)
+		a.idle.note(got.Bytes)
 		if err == nil && !more && d.mod.begins(got.Bytes, a.recv.Sent()) {
 			a.src.Disarm()
 			d.after, more = pauseOn, true
@@ -266,7 +269,7 @@ func (d *attendant) contended(taken bool) {
 		a.moveFrom(Polled, Quiet)
 		if taken {
 			a.role.Lock()
-			a.role.Unlock() //lint:ignore SA2001 it is enough to have waited
+			a.unlock() // it is enough to have waited
 		}
 	}
 }
@@ -308,7 +311,7 @@ func (a *Attention) retire() bool {
 	// Close the descriptor first: once the state is Shared, another attendant may open its own.
 	a.src.CloseArrivals()
 	a.role.Lock()
-	defer a.role.Unlock()
+	defer a.unlock()
 	state := a.State()
 	return state == Closed || state != Polled && !a.recv.Left() && a.register(state, Idle)
 }

@@ -25,11 +25,16 @@ func (h *history) others(ws *Waiters) int {
 		ws.id.Store(id)
 	}
 	h.lists[h.n.Add(1)%uint32(len(h.lists))].Store(id)
+	return h.waiters() - 1
+}
+
+// waiters returns approximately how many Waiters have sleeping goroutines.
+func (h *history) waiters() int {
 	var seen uint64
 	for i := range h.lists {
 		if other := h.lists[i].Load(); other != 0 {
 			seen |= 1 << (other % 64)
 		}
 	}
-	return min(bits.OnesCount64(seen)-1, int(parked.Load()))
+	return min(bits.OnesCount64(seen), int(parked.Load())+1)
 }

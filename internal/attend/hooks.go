@@ -14,6 +14,9 @@ func (a *Attention) Dedicate() {
 // Gathers returns the number of pauses of shared pollers between two rounds.
 func Gathers() uint32 { return gathers.Load() }
 
+// Drained returns the number of arrivals that peers have announced by the pair of the processes.
+func Drained() uint32 { return drained.Load() }
+
 // Pauses returns the number of attendants now letting frames accumulate.
 func Pauses() int32 { return pauses.Load() }
 

@@ -33,6 +33,7 @@ type idleness struct {
 	swept    atomic.Uint32 // value of arrivals at the last sweep
 	sweeps   uint8         // consecutive sweeps that found few arrivals; used by the sweep only
 	listed   atomic.Bool   // whether the connection is on the sweep's list
+	bulk     atomic.Bool   // whether the attendant has read many bytes at once since the last sweep
 }
 
 // list counts an arrival, and puts the connection on the sweep's list. If begins is true, an
@@ -46,6 +47,13 @@ func (i *idleness) list(a *Attention, begins bool) {
 		i.listed.Store(true)
 		i.swept.Store(i.arrivals.Load() - few - 1)
 		attendants.add(a)
+	}
+}
+
+// note records an arrival of n bytes. [attendant]
+func (i *idleness) note(n int) {
+	if n > small && !i.bulk.Load() {
+		i.bulk.Store(true)
 	}
 }
 
@@ -118,9 +126,12 @@ func (a *Attention) rest() bool {
 	n := i.arrivals.Load()
 	if n-i.swept.Swap(n) > few {
 		i.sweeps = 0
-		return false
-	}
-	if i.sweeps++; i.sweeps < idleSweeps {
+		if i.bulk.Swap(false) || !a.paired() || recent.waiters()-1 <= int(processors.Load()) {
+			return false
+		}
+		// Many connections of a pair have small messages. The goroutine of the pair receives them
+		// with fewer wake-ups.
+	} else if i.sweeps++; i.sweeps < idleSweeps {
 		return false
 	}
 	i.sweeps = 0

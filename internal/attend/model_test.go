@@ -43,6 +43,8 @@ const (
 	pReceive
 	pLeft
 	pMove
+	pMiss  // the role was taken, and the connection has a pair: the poller sets missed
+	pAgain // the poller tries for the role again
 )
 
 const (
@@ -64,6 +66,8 @@ type world struct {
 	keeps                 uint8 // number of further reads that leave bytes
 	armed, report         bool  // the source, as the attendant sees it
 	registered, reported  bool  // the source, as the poller sees it
+	paired                bool  // the connection has a pair; the poller stands for a drainer too
+	missed, again         bool  // a report found the role taken, and is served again
 	interrupt             bool  // the sweep asks the attendant to retire
 	sends, closes, sweeps uint8
 	completions           [2]bool // bytes were read since the consumer last checked
@@ -111,9 +115,9 @@ func join(parts ...[]op) (all []op) {
 }
 
 // A change is one step.
-type change struct {
+type change[W any] struct {
 	what string
-	to   world
+	to   W
 }
 
 // An explorer holds the parts of a model that do not change.
@@ -196,12 +200,15 @@ func (x *explorer) close(w *world) {
 }
 
 // successors returns every step that is possible in w.
-func (x *explorer) successors(w world) (out []change) {
+func (x *explorer) successors(w world) (out []change[world]) {
 	add := func(what string, f func(n *world)) {
 		n := w
 		f(&n)
+		if n.role == free && w.role != free && n.missed {
+			n.missed, n.again = false, true // unlock starts another goroutine; see pair_model_test.go
+		}
 		if n != w {
-			out = append(out, change{what, n})
+			out = append(out, change[world]{what, n})
 		}
 	}
 	if w.sends > 0 {
@@ -388,12 +395,27 @@ func (x *explorer) poller(w world, add func(string, func(*world))) {
 		if w.registered && w.reported {
 			add("poller takes a report", func(n *world) { n.reported, n.poll = false, pServe })
 		}
+		if w.again {
+			add("a missed report is served", func(n *world) { n.again, n.poll = false, pServe })
+		}
 	case pServe:
 		add("poller tries for the role", func(n *world) {
-			if n.role != free {
-				n.poll = pMove
-			} else {
+			switch {
+			case n.role == free:
 				n.role, n.poll = byPoller, pRole
+			case n.paired:
+				n.poll = pMiss
+			default:
+				n.poll = pMove
+			}
+		})
+	case pMiss:
+		add("poller sets missed", func(n *world) { n.missed, n.poll = true, pAgain })
+	case pAgain:
+		add("poller tries for the role again", func(n *world) {
+			n.poll = pIdle
+			if n.role == free {
+				n.role, n.missed, n.poll = byPoller, false, pRole
 			}
 		})
 	case pRole:
@@ -507,25 +529,36 @@ func (x *explorer) consumer(w world, i int, add func(string, func(*world))) {
 	}
 }
 
-// explore returns the number of reachable worlds from start. If arrived bytes can never be read in
-// some world, trace has the steps to the first such world, and why the reason.
+// explore explores the model from start.
 func (x *explorer) explore(start world) (worlds int, trace []string, why string) {
+	read := func(w world) bool { return !w.arrived && !w.eof && !w.left || w.state == Closed }
+	return explore(start, x.successors, read, func(w world) string { return w.state.String() })
+}
+
+// explore returns the number of reachable worlds from start. read reports whether all arrived bytes
+// are read in a world. If they can never be read in some world, trace has the steps to the first
+// such world, and why the reason. show, if not nil, describes the world after each step.
+func explore[W comparable](start W, successors func(W) []change[W], read func(W) bool, show func(W) string) (worlds int, trace []string, why string) {
 	var (
-		all              = []world{start}
-		number           = map[world]int32{start: 0}
+		all              = []W{start}
+		number           = map[W]int32{start: 0}
 		from             = []int32{0} // the world from which each world was first reached
 		what             = []string{""}
 		before [][]int32 = [][]int32{nil} // all worlds that lead to each world
 	)
 	path := func(n int32) (steps []string) {
 		for ; n != 0; n = from[n] {
-			steps = append(steps, fmt.Sprintf("%-48s %v", what[n], all[n].state))
+			s := what[n]
+			if show != nil {
+				s = fmt.Sprintf("%-48s %s", s, show(all[n]))
+			}
+			steps = append(steps, s)
 		}
 		slices.Reverse(steps)
 		return steps
 	}
 	for n := int32(0); int(n) < len(all); n++ {
-		out, err := x.trySuccessors(all[n])
+		out, err := try(successors, all[n])
 		if err != "" {
 			return len(all), path(n), err
 		}
@@ -543,7 +576,7 @@ func (x *explorer) explore(start world) (worlds int, trace []string, why string)
 	good := make([]bool, len(all))
 	var queue []int32
 	for n, w := range all {
-		if !w.arrived && !w.eof && !w.left || w.state == Closed {
+		if read(w) {
 			good[n] = true
 			queue = append(queue, int32(n))
 		}
@@ -565,16 +598,18 @@ func (x *explorer) explore(start world) (worlds int, trace []string, why string)
 	return len(all), nil, ""
 }
 
-func (x *explorer) trySuccessors(w world) (out []change, err string) {
+// try returns the successors of w, or the panic of the model.
+func try[W any](successors func(W) []change[W], w W) (out []change[W], err string) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Sprint(r)
 		}
 	}()
-	return x.successors(w), ""
+	return successors(w), ""
 }
 
-// starts returns the worlds after Start, with a shared poller and with an attendant. In each world
+// starts returns the worlds after Start, with a shared poller, with an attendant, and with a shared
+// poller and a pair. In each world
 // the future has two arrivals, or an arrival and the end of the stream, or an arrival and a sweep,
 // or an arrival read in two parts.
 func starts() (all []world) {
@@ -582,7 +617,9 @@ func starts() (all []world) {
 		shared, dedicated := w, w
 		shared.state, shared.registered = Shared, true
 		dedicated.state, dedicated.att = Dedicated, aReady
-		all = append(all, shared, dedicated)
+		paired := shared
+		paired.paired = true
+		all = append(all, shared, dedicated, paired)
 	}
 	return all
 }

@@ -59,6 +59,11 @@ type registration struct {
 	// Number of consecutive arrivals close together; receive role.
 	closely uint32
 	last    time.Time // time of the last report; receive role
+
+	// The place in the table of a drainer, or nil.
+	slotOf atomic.Pointer[atomic.Pointer[Attention]]
+	turn   uint32 // the drainer's turn of the last report; receive role
+	bulk   uint32 // number of consecutive arrivals of many bytes; receive role
 }
 
 const (
@@ -143,6 +148,10 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 
 // deregister removes the source from the shared poller, if any. The source must be open.
 func (a *Attention) deregister() {
+	if at := a.shared.slotOf.Load(); at != nil {
+		at.CompareAndSwap(a, nil)
+		a.shared.slotOf.CompareAndSwap(at, nil)
+	}
 	p := a.shared.poller.Load()
 	if p == nil {
 		return
@@ -216,7 +225,7 @@ func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 		a, events, ok := p.next(generation, &now)
 		served, bytes := 0, 0
 		for ; a != nil; a, events, ok = p.next(generation, &now) {
-			bytes += a.serve(events, now)
+			bytes += a.serve(events, now, 0)
 			served++
 		}
 		switch {
@@ -293,26 +302,25 @@ func (p *sharedPoller) look() {
 	p.watchLocked()
 }
 
-// serve receives for the connection after a report, and returns the number of bytes.
-// [goroutine of the poller]
-func (a *Attention) serve(events uint32, now time.Time) int {
-	if !a.role.TryLock() {
-		a.apply(Contended)
+// serve receives for the connection after a report, and returns the number of bytes. turn is the
+// drainer's turn, or 0 if the report is not a drainer's. [goroutine of the poller or drainer]
+func (a *Attention) serve(events uint32, now time.Time, turn uint32) int {
+	if !a.take() {
 		return 0
 	}
 	if a.State() != Shared {
-		a.role.Unlock() // the goroutine that changed the state reads the source
+		a.unlock() // the goroutine that changed the state reads the source
 		return 0
 	}
 	if a.looked() {
-		a.role.Unlock()
+		a.unlock()
 		a.apply(Contended)
 		return 0
 	}
 	// Receive may stop at a short read, because epoll reports later arrivals again. Receive must read
 	// until nothing is left (all) if the source needs a request for each report, or if the events show
 	// more than arrivals, for example the end of the stream.
-	all := a.src.Ask() || events&^unix.EPOLLIN != 0
+	all := a.ask(turn == 0) || events&^unix.EPOLLIN != 0
 	got, more, err := a.recv.Receive(all, false)
 	if got.Any && err == nil && a.recv.Partial() {
 		// The read may have been short because memory is unmapped; the next read then returns the error.
@@ -324,8 +332,14 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		a.idle.arrivals.Add(1)
 	}
 	r := &a.shared
-	if now.Sub(r.last) >= closeGap {
+	if now.Sub(r.last) >= closeGap || turn-r.turn > uint32(processors.Load()) {
 		r.closely = 0
+	}
+	r.turn = turn
+	if got.Bytes > small {
+		r.bulk++
+	} else {
+		r.bulk = 0
 	}
 	r.last = now
 	r.closely++
@@ -347,8 +361,8 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 	if !left {
 		a.recv.Rest()
 	}
-	busy := more || r.closely >= closeRun
-	a.role.Unlock()
+	busy := more || r.closely >= closeRun || r.bulk >= closeRun
+	a.unlock()
 	switch keep := a.recv.Deliver(); {
 	case left && keep:
 		a.waited.Store(false)

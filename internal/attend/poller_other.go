@@ -10,8 +10,11 @@ func (a *Attention) deregister()                {}
 
 func (a *Attention) apply(Event) {}
 
+func (a *Attention) paired() bool { return false }
+func (a *Attention) serveMissed() {}
+
 type counter struct{}
 
 func (counter) Load() uint32 { return 0 }
 
-var gathers counter
+var gathers, drained counter

@@ -151,7 +151,7 @@ func (s *Sleeper) rested() bool {
 // open.
 func (a *Attention) SleepAt(z *Sleeper) bool {
 	if !a.src.Ask() {
-		defer a.role.Unlock()
+		defer a.unlock()
 		return z.Add(a.src.FD())
 	}
 	got, more, err := a.recv.Receive(true, true)
