@@ -46,7 +46,7 @@ func laneAddr(own netip.Addr, slot uint8) *net.UnixAddr {
 
 // meetTimeout bounds the time in which the other ports of an address have to answer. A port that
 // is stopped for longer is connected when it goes on.
-const meetTimeout = time.Second
+const meetTimeout = 5 * time.Second
 
 // meet connects the port with the other ports of its address, and accepts connections of later
 // ports. slot is the slot of the port. An error means that the port can't be shared.
@@ -133,8 +133,8 @@ func (p *Port) welcome(c *net.UnixConn) {
 	}
 }
 
-// laneSocket prepares a connection for packets from the address own. A connection with a process of another user is an
-// error.
+// laneSocket prepares a connection for packets from the address own. A connection with a process of
+// another user is an error.
 func laneSocket(own netip.Addr, c *net.UnixConn) (socket, error) {
 	s, err := socketOf(c)
 	if err != nil {
