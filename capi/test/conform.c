@@ -328,9 +328,8 @@ static void *ask(void *p) {
 	struct asker *k = p;
 	long long end = tap_ms() + PATIENCE;
 
-	do
-		k->r = request(k->v, k->disc, k->timeout, &k->a);
-	while (k->r == VIP_NO_MATCH && tap_ms() < end);
+	while ((k->r = request(k->v, k->disc, k->timeout, &k->a)) == VIP_NO_MATCH && tap_ms() < end)
+		tap_nap(10);
 	return NULL;
 }
 
@@ -1170,7 +1169,7 @@ static struct {
 static void note(VIP_PVOID context, VIP_NIC_HANDLE n, VIP_VI_HANDLE v, VIP_DESCRIPTOR *d) {
 	if (__sync_add_and_fetch(&notes.inside, 1) != 1)
 		notes.overlaps++;
-	tap_nap();
+	tap_nap(1);
 	if (context == (VIP_PVOID)&notes && n == nic && v == notes.v)
 		notes.d[notes.n] = d;
 	__sync_sub_and_fetch(&notes.inside, 1);
@@ -1293,7 +1292,7 @@ static void sleeping(struct sleeper *s, int kind, void *h) {
 	pthread_create(&s->t, NULL, sleep_in, s);
 	(void)eventually(s->in);
 	for (i = 0; i < 20; i++)
-		tap_nap();
+		tap_nap(1);
 }
 
 static void waits(void) {

@@ -696,7 +696,7 @@ static void torn_down(void) {
 		stop = 0;
 		for (i = 0; i < 6; i++)
 			pthread_create(&t[i], NULL, i < 2 ? poster : taker, i % 2 ? &stop : NULL);
-		tap_nap();
+		tap_nap(1);
 		need(VipErrorCallback(nic, NULL, count_lost));
 		code(VipCloseNic(nic), VIP_SUCCESS, "close a NIC that threads use");
 		__sync_add_and_fetch(&stop, 1);

@@ -117,9 +117,8 @@ static void servers(void) {
 		a = make();
 		need(VipPostRecv(a, simple(&m, 0, 0, 100), m.h));
 		end = tap_ms() + PATIENCE;
-		do
-			r = VipConnectRequest(a, address(&local, nic, "caller"), address(&remote, nic, names[i % 3]), PATIENCE, &attrs);
-		while (r == VIP_NO_MATCH && tap_ms() < end);
+		while ((r = VipConnectRequest(a, address(&local, nic, "caller"), address(&remote, nic, names[i % 3]), PATIENCE, &attrs)) == VIP_NO_MATCH && tap_ms() < end)
+			tap_nap(10);
 		code(r, VIP_SUCCESS, "a call of %s", names[i % 3]);
 		if (r != VIP_SUCCESS)
 			break;
@@ -144,7 +143,7 @@ struct crowd {
 static void all(int *n) {
 	__sync_add_and_fetch(n, 1);
 	while (__sync_add_and_fetch(n, 0) < CROWD)
-		tap_nap();
+		tap_nap(1);
 }
 
 /*
