@@ -11,7 +11,7 @@
 //
 // Every conversation must end as the verbs say. Over a lossy network, reliable connections transfer
 // the right data, as the pingpong programs and rping verify. A pair of programs that exchange
-// datagrams succeeds, or waits for a lost datagram; it never fails. Over a network that passes
+// datagrams never fails: it succeeds, or waits because a datagram was lost or counted twice. Over a network that passes
 // nothing for five seconds, programs with a long timeout succeed. If the network passes nothing any
 // more, the program with an outstanding request fails with "retry exceeded", and not before the time
 // that follows from its timeout and its retries.
