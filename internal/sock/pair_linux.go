@@ -44,15 +44,18 @@ type pairID [16]byte
 const PairSlots = shm.PairSlots
 
 const (
-	// lingerTime is how long a pair without connections remains at the dialer. At the listener it
-	// remains longer, so that no dialer names a pair that the listener has ended.
-	lingerTime      = 50 * time.Millisecond
-	listenerLingers = 10 * time.Second
+	// lingerTime is how long a pair without connections remains at the dialer.
+	lingerTime = 50 * time.Millisecond
 
 	// announced bounds the time a listener waits for a pair that another connection of the dialer is
 	// about to bring.
 	announced = 20 * time.Millisecond
 )
+
+// listenerLingers is how long a pair without connections remains at the listener, unless the dialer
+// ends it: longer than at the dialer, so that no dialer names a pair that the listener has ended. It
+// is a variable, because tests shorten it.
+var listenerLingers = 10 * time.Second
 
 // joined are the pairs that dialers have brought.
 var joined struct {

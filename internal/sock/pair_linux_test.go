@@ -16,6 +16,8 @@ import (
 	"viaduct/samehost"
 )
 
+func init() { listenerLingers = 200 * time.Millisecond }
+
 // seatOf returns the seat of a connection in a pair, or nil.
 func seatOf(c net.Conn) *seat {
 	s := c.(*conn).s
