@@ -38,7 +38,7 @@
 // Connection management (rdma_cm), shared receive queues, memory windows, XRC, automatic path
 // migration, congestion notification and the extended transport operations. On systems other than
 // Linux the kernel chooses an IPv4 identification that the CRC does not cover, so that only peers
-// with package roce accept the packets; use IPv6 there. On Linux, several programs of
-// one user can have port 4791 of an address; elsewhere only one can. The kernel's rxe takes the port
-// of all addresses of its host.
+// with package roce accept the packets; use IPv6 there. On Linux, several programs of one user can
+// have port 4791 of an address; elsewhere only one can. The kernel's rxe takes the port of all
+// addresses of its host.
 package roce

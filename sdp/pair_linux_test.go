@@ -83,7 +83,8 @@ func (s *pairSide) serve(l net.Listener) {
 	}
 }
 
-// dial makes the connections, and asks and awaits answers on all, until they end.
+// dial makes the connections. On each of them it sends requests and checks the answers, until the
+// connection ends.
 func (s *pairSide) dial(at string) {
 	d := Dialer{Options: Options{SameHost: samehost.Require}}
 	for i := range pairConns {
@@ -129,8 +130,8 @@ func (s *pairSide) advance(t *testing.T, n int64) {
 }
 
 // TestPairStorm has two processes with many connections between them, which wake each other by a
-// pair. One process is stopped and continued, and finally killed, at random moments: no message may be lost
-// meanwhile, each connection must notice the death, and nothing of the pair may remain.
+// pair. One process is stopped and continued, and finally killed, at random moments. No message may
+// be lost meanwhile, each connection must notice the death, and nothing of the pair may remain.
 func TestPairStorm(t *testing.T) {
 	child := func(role string) (*exec.Cmd, *bufio.Reader) {
 		t.Helper()

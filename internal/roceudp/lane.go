@@ -88,8 +88,8 @@ func (p *Port) passLocked(slot uint8, i, n int, t trailer) bool {
 	return true
 }
 
-// passManagementLocked passes a datagram to queue pair 1, packet i of the batch with n bytes, to another
-// port of the address, and returns false if this port has to handle it. All ports of an address
+// passManagementLocked passes a datagram to queue pair 1, packet i of the batch with n bytes, to
+// another port of the address, and returns false if this port has to handle it. All ports of an address
 // have the same queue pair 1, so the datagram visits the ports in the order of their slots, until
 // a port expects it. If no port does, the last visited port that manages connections answers. rx is
 // locked.

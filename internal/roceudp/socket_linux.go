@@ -205,10 +205,10 @@ type transmission struct {
 	name [batchLen]unix.RawSockaddrInet6
 }
 
-// send sends the packets of out from number first to number end. Packets without a destination go
-// to peer. taken is the number of packets the socket accepted, less than the number of packets if the socket
-// is full. refused is the number of taken packets the system refused to send; refused packets count
-// as lost. A closed socket takes and refuses all packets.
+// send sends the packets of out from number first to number end, exclusive. Packets without a
+// destination go to peer. taken is the number of packets the socket accepted, less than the number
+// of packets if the socket is full. refused is the number of taken packets the system refused to
+// send; refused packets count as lost. A closed socket takes and refuses all packets.
 func (s *socket) send(out *rocecore.Output, first, end int, peer netip.Addr) (taken, refused int) {
 	t := s.tx.Get().(*transmission)
 	defer s.tx.Put(t)

@@ -66,9 +66,9 @@ func (s *socket) receive(b *batch) (n int, over bool) {
 	}
 }
 
-// send sends the packets of out from number first to number end. Packets without a destination go to peer. It
-// waits while the socket is full, so the socket accepts all packets. refused is the number of
-// packets that the system refused to send; they count as lost.
+// send sends the packets of out from number first to number end, exclusive. Packets without a
+// destination go to peer. It waits while the socket is full, so the socket accepts all packets.
+// refused is the number of packets that the system refused to send; they count as lost.
 func (s *socket) send(out *rocecore.Output, first, end int, peer netip.Addr) (taken, refused int) {
 	for i := first; i < end; i++ {
 		b, to := out.Packet(i)

@@ -35,7 +35,7 @@ const (
 	pairSize = 4096
 )
 
-// A list is what the peer of a process tells it. Both sides write to asleep and ready.
+// A list is written by both processes: one sets bits, the other one takes them and sleeps.
 type list struct {
 	asleep atomic.Uint32 // 1: the goroutine of the process sleeps
 	_      [124]byte
