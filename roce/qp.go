@@ -315,9 +315,9 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 	return nil
 }
 
-// Close closes the queue pair at once, without a message to the peer. Posted requests and receives
-// complete with StatusFlushed before Close returns, and nothing completes after that. A second call
-// does nothing; the error is always nil.
+// Close closes the queue pair at once, without a message to the peer. Messages that have completed
+// here are acknowledged first. Posted requests and receives complete with StatusFlushed before Close
+// returns, and nothing completes after that. A second call does nothing; the error is always nil.
 func (q *QueuePair) Close() error {
 	q.state.Store(closed)
 	q.pair.Close()

@@ -147,8 +147,10 @@ func (q *Pair) failLocked() {
 	}
 }
 
-// Close removes the queue pair from its port and flushes all posted requests. No method of the host
-// is called after Close has returned. A second call does nothing.
+// Close removes the queue pair from its port and flushes all posted requests. It sends the queued
+// responses if the socket has room, because the host may know of a message before the peer has the
+// acknowledgement, and may call Close for that reason. Close sends at most postTurns turns. No method
+// of the host is called after Close has returned. A second call does nothing.
 func (q *Pair) Close() {
 	q.port.remove(q)
 	q.mu.Lock()
@@ -157,6 +159,8 @@ func (q *Pair) Close() {
 		return
 	}
 	q.failLocked()
+	for n := 0; n < postTurns && q.transmitLocked() == canGo; n++ {
+	}
 	q.closed = true
 	if q.timer != nil {
 		q.timer.Stop()

@@ -148,6 +148,36 @@ func TestStranger(t *testing.T) {
 	}
 }
 
+// A host that knows of a message may close the queue pair at once. Close sends the acknowledgement
+// then, so that the peer's request does not fail.
+func TestCloseAcknowledges(t *testing.T) {
+	p := port(t)
+	peer, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback(), ib.Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	q, err := p.NewPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Receive(new(host), peer.LocalAddr().(*net.UDPAddr).AddrPort().Addr(), rocecore.Config{Transport: ib.RC, MTU: 1024, PeerQPN: 99, Access: 7})
+	q.mu.Lock()
+	write := ib.Packet{BTH: ib.BTH{Opcode: ib.WriteOnly, PKey: ib.DefaultPKey, QPN: q.qpn, AckReq: true}}
+	q.conn.Receive(0, &write) // as handleLocked does, before the queue pair has its turn
+	q.mu.Unlock()
+	q.Close()
+	b := make([]byte, maxPacket)
+	peer.SetReadDeadline(time.Now().Add(testkit.Patience))
+	n, err := peer.Read(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ack, err := ib.Parse(b[:n-ib.ICRCLen]); err != nil || ack.Opcode != ib.Acknowledge || ack.AETH.Syndrome.Type() != ib.TypeACK {
+		t.Errorf("%+v, %v", ack, err)
+	}
+}
+
 // IPv4 packets have the DF flag, no UDP checksum, identification 0, and source port 4791.
 // [ROCE-NET-1] [ROCE-NET-2] [ROCE-NET-3]
 func TestHeaders(t *testing.T) {
