@@ -482,14 +482,14 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 		}
 		locked(c, func() {
 			seen := map[uint64]bool{}
-			for _, o := range c.rops {
+			for _, o := range c.calls.reads {
 				if seen[o.id] {
 					t.Errorf("two reads are called %d", o.id)
 				}
 				seen[o.id] = true
 			}
-			if len(c.rops) != 8 {
-				t.Errorf("%d reads wait, want 8", len(c.rops))
+			if len(c.calls.reads) != 8 {
+				t.Errorf("%d reads wait, want 8", len(c.calls.reads))
 			}
 		})
 		w.send(sdpwire.Message{MID: sdpwire.Data}, "12345678")
@@ -513,8 +513,8 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Fatal("there is no room for it")
 		}
 		locked(c, func() {
-			if o := c.wops[0]; !o.waited || len(c.rops) != 2 || !c.rops[1].read {
-				t.Errorf("%+v and %d reads", o, len(c.rops))
+			if o := c.calls.writes[0]; !o.waited || len(c.calls.reads) != 2 || !c.calls.reads[1].read {
+				t.Errorf("%+v and %d reads", o, len(c.calls.reads))
 			}
 		})
 		if r := <-second; r.n != 0 || !isOp(r.err, "write", os.ErrDeadlineExceeded) {
@@ -524,8 +524,8 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Error("the Exchange before it has ended")
 		}
 		locked(c, func() {
-			if len(c.rops) != 1 {
-				t.Errorf("%d reads wait, want 1", len(c.rops))
+			if len(c.calls.reads) != 1 {
+				t.Errorf("%d reads wait, want 1", len(c.calls.reads))
 			}
 		})
 		w.send(sdpwire.Message{MID: sdpwire.Data}, "answer")
@@ -698,7 +698,7 @@ func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 		w.sendOp(sdpwire.Message{MID: sdpwire.SendSm, Bufs: sdpwire.MinBuffers}, "", iwarp.OpSendSE, 0)
 		time.Sleep(time.Second)
 		locked(c, func() {
-			if o := c.wops[0]; o.own || o.done {
+			if o := c.calls.writes[0]; o.own || o.state != opWaits {
 				t.Fatalf("%+v", o)
 			}
 		})
@@ -725,8 +725,8 @@ func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 		}
 		time.Sleep(time.Second)
 		locked(c, func() {
-			if c.send.held != 0 || len(c.wops) != 0 {
-				t.Errorf("%d bytes are held, %d writes wait", c.send.held, len(c.wops))
+			if c.calls.held != 0 || len(c.calls.writes) != 0 {
+				t.Errorf("%d bytes are held, %d writes wait", c.calls.held, len(c.calls.writes))
 			}
 		})
 	})

@@ -34,11 +34,9 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	opt    Options
 	layout sdpwire.Layout
 	path   Path
-	role   sdpcore.Role
 	token  []byte
 
-	rd, wd half
-	queue  atomic.Pointer[iwarp.CompletionQueue] // completion queue of the stream
+	queue atomic.Pointer[iwarp.CompletionQueue] // completion queue of the stream
 
 	mu    perturb.Mutex // guards all fields below; released by unlock
 	m     *sdpcore.Machine
@@ -46,8 +44,8 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	acts  []sdpcore.Action
 	comps [8]iwarp.Completion // buffer for the completions that run polls
 	born  time.Time
-	calls
 
+	calls calls
 	recv  sideRecv
 	send  sideSend
 	drv   driver
@@ -60,19 +58,10 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	moving
 }
 
-// The calls are the reads and writes in progress.
-type calls struct {
-	wops   []*op // writes that the machine holds
-	rops   []*op // reads that the machine holds
-	ending []*op // writes that are done, but whose Sends are not complete
-	nextID uint64
-}
-
 // The ends hold the state of a connection's end.
 type ends struct {
 	closed      bool          // Close was called
 	readClosed  bool          // CloseRead was called
-	onEnd       []func()      // functions that drained calls before it closes gone
 	linger      time.Duration // set by SetLinger; negative for the default
 	closeWithin time.Duration // time that Close waits by default
 	flushed     chan struct{} // closed when TCP has the DisConn, or will never get it
@@ -95,29 +84,6 @@ var (
 	_ io.WriterTo   = (*Conn)(nil)
 )
 
-// An op is a read or write that the machine holds.
-type op struct {
-	id     uint64
-	buf    []byte // buffer of a read; for a write, its bytes from offset base on
-	base   int
-	n      int   // bytes read or written, set when the op ends
-	err    error // error or nil, set when the op ends
-	done   bool
-	read   bool
-	own    bool   // a write whose bytes the connection has copied, so that its call may return early
-	held   int    // bytes of the send buffer that an own write occupies
-	after  uint64 // number of the Send that must be complete before the memory of a write is free
-	cancel bool
-	waited bool         // a call still uses the op although own is set
-	late   sdpcore.Time // when the call of a waiting write may return early; 0 for never
-	free   bool         // the call of a write may return; set with the half locked, like done
-	past   bool         // late has passed
-	ended  bool         // an own write that has ended, so that its call must free it
-	onDone func()
-}
-
-var opPool = sync.Pool{New: func() any { return new(op) }}
-
 // actions is a pool of slices for the actions of an event.
 var actions = sync.Pool{New: func() any { return new(make([]sdpcore.Action, 0, 8)) }}
 
@@ -125,20 +91,10 @@ var actions = sync.Pool{New: func() any { return new(make([]sdpcore.Action, 0, 8
 // held.
 func (c *Conn) room() []sdpcore.Action { return c.acts[:0] }
 
-func newOp() *op {
-	o := opPool.Get().(*op)
-	*o = op{}
-	return o
-}
-
-func freeOp(o *op) {
-	o.buf, o.onDone = nil, nil
-	opPool.Put(o)
-}
-
 // newConn makes the connection of a complete set-up. It handles no arrivals before begin.
 func newConn(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Params) *Conn {
-	c := &Conn{opt: opt, layout: layout, role: p.Role, born: time.Now(), acts: *actions.Get().(*[]sdpcore.Action)}
+	c := &Conn{opt: opt, layout: layout, born: time.Now(), acts: *actions.Get().(*[]sdpcore.Action)}
+	c.calls.room = opt.SendBuffer
 	c.linger, c.closeWithin = -1, defaultCloseTimeout
 	c.flushed, c.gone = make(chan struct{}), make(chan struct{})
 	c.m = sdpcore.New(p)
@@ -181,7 +137,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.rd.set(t)
+	c.calls.rd.set(t)
 	return nil
 }
 
@@ -191,7 +147,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.wd.set(t)
+	c.calls.wd.set(t)
 	return nil
 }
 
@@ -214,7 +170,7 @@ func (c *Conn) SetLinger(sec int) error { // [D-78] [SDP-8.2.1-11]
 func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	return c.setting(func() {
 		c.opt.ReceiveBuffer = max(0, bytes)
-		c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
+		c.m.SetBudgets(c.calls.room, c.opt.ReceiveBuffer)
 	})
 }
 
@@ -222,8 +178,8 @@ func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 // affected. A negative number counts as 0.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	return c.setting(func() {
-		c.opt.SendBuffer = max(0, bytes)
-		c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
+		c.calls.room = max(0, bytes)
+		c.m.SetBudgets(c.calls.room, c.opt.ReceiveBuffer)
 	})
 }
 
@@ -349,7 +305,7 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	c.closed = true
 	linger := c.linger
 	c.closing = linger != 0 // without linger, release must not wait for Close
-	c.wd.set(longAgo)       // the machine ends the reads
+	c.calls.wd.set(longAgo) // the machine ends the reads
 	if linger == 0 {
 		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room()))
 	} else {

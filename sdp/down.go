@@ -107,9 +107,6 @@ func (c *Conn) drained() {
 	if c.alarm.timer != nil {
 		c.alarm.timer.Stop()
 	}
-	for _, f := range c.onEnd {
-		f()
-	}
 	c.flush()
 	clear(c.acts[:cap(c.acts)])
 	actions.Put(new(c.acts[:0]))

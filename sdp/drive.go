@@ -53,7 +53,7 @@ func (c *Conn) unlockOnly() (left bool) {
 		if c.held.on && (c.drv.llp || c.stopped()) {
 			c.settle(c.now()) // the missing part of a message will not arrive
 		}
-		c.letLeave()
+		c.calls.letLeave(c.m, &c.send, c.now)
 		full, now := c.lend()
 		left = now || left
 		if ran {
@@ -97,7 +97,7 @@ func (c *Conn) run() bool {
 	now := c.now()
 	for {
 		// A read gets all received bytes, not only the bytes of the first message.
-		c.m.Expect(len(c.rops) > 0)
+		c.m.Expect(len(c.calls.reads) > 0)
 		for i := range c.comps[:n] {
 			c.completion(now, &c.comps[i])
 		}
@@ -108,7 +108,7 @@ func (c *Conn) run() bool {
 			break
 		}
 	}
-	if len(c.rops) > 0 && !c.drv.llp && !c.stopped() && c.recv.in.lending() {
+	if len(c.calls.reads) > 0 && !c.drv.llp && !c.stopped() && c.recv.in.lending() {
 		c.held.begin(now)
 	} else {
 		c.settle(now)
@@ -128,32 +128,12 @@ func (c *Conn) settle(now sdpcore.Time) {
 // read waits for the unread messages, so that the caller must receive at once.
 func (c *Conn) lend() (left, now bool) {
 	var into []byte
-	if len(c.rops) > 0 && !c.drv.llp && !c.released {
+	if len(c.calls.reads) > 0 && !c.drv.llp && !c.released {
 		if id, off, ok := c.m.Landing(); ok {
-			into = c.readOp(id).buf[off:]
+			into = find(c.calls.reads, id).buf[off:]
 		}
 	}
-	return c.recv.in.lend(into, len(c.rops) == 0, c.held.wary)
-}
-
-// letLeave lets two kinds of calls return: writes that have waited until their time late and may
-// leave, and cancelled transfers whose bytes were copied. Do not call letLeave while actions are
-// performed, because the machine already counts the bytes of the actions as sent.
-func (c *Conn) letLeave() {
-	for i := 0; i < len(c.wops); i++ {
-		o := c.wops[i]
-		if o.own && o.onDone != nil && o.after <= c.send.done {
-			c.letTransferGo(o)
-			continue
-		}
-		if o.late == 0 || o.free || c.now() < o.late {
-			continue
-		}
-		o.past = true // from now on, an event that allows it makes the write return
-		if c.mayLeave(o) {
-			c.wd.letGo(o)
-		}
-	}
+	return c.recv.in.lend(into, len(c.calls.reads) == 0, c.held.wary)
 }
 
 // completion handles the completion e of a request.
@@ -228,24 +208,14 @@ func (c *Conn) setAlarm() {
 	}
 	a := &c.alarm
 	at, ok := c.m.Deadline()
-	if !ok && a.attend == 0 && a.close == 0 && !c.held.on && len(c.wops) == 0 {
+	if !ok && a.attend == 0 && a.close == 0 && !c.held.on && len(c.calls.writes) == 0 {
 		return
 	}
-	soonest := func(t sdpcore.Time) {
-		if t != 0 && (at == 0 || t < at) {
-			at = t
-		}
-	}
-	soonest(a.attend)
-	soonest(a.close)
+	at = soonest(at, soonest(a.attend, a.close))
 	if c.held.on {
-		soonest(c.held.until)
+		at = soonest(at, c.held.until)
 	}
-	for _, o := range c.wops {
-		if !o.past {
-			soonest(o.late)
-		}
-	}
+	at = soonest(at, c.calls.late())
 	if at == 0 || a.at != 0 && a.at <= at {
 		return
 	}
@@ -280,4 +250,12 @@ func (c *Conn) wakeUp() {
 		a.close = 0
 		c.exec(c.m.Abort(now, sdpcore.ErrClosed, c.room()))
 	}
+}
+
+// soonest returns the earlier of two times, where 0 stands for never.
+func soonest(a, b sdpcore.Time) sdpcore.Time {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }

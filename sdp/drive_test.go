@@ -104,13 +104,13 @@ func TestNoAlarmForThePast(t *testing.T) {
 		written <- err
 	}()
 	until(t, a, "a write that has waited long enough", func() bool {
-		return len(a.wops) == 1 && a.wops[0].late != 0 && a.now() > a.wops[0].late && a.alarm.attend == 0
+		return len(a.calls.writes) == 1 && a.calls.writes[0].late != 0 && a.now() > a.calls.writes[0].late && a.alarm.attend == 0
 	})
 	a.mu.Lock()
 	a.alarm.at = 0
-	a.letLeave()
+	a.calls.letLeave(a.m, &a.send, a.now)
 	a.setAlarm()
-	if at := a.alarm.at; at != 0 && at == a.wops[0].late {
+	if at := a.alarm.at; at != 0 && at == a.calls.writes[0].late {
 		t.Errorf("an alarm for %v, which was %v ago", at, a.now()-at)
 	}
 	a.unlock()
@@ -148,9 +148,9 @@ func TestKeepBacklog(t *testing.T) {
 // bytes arrive.
 func TestFlowEndsAtDeadline(t *testing.T) {
 	c := &Conn{born: time.Now()} // a poll would panic, because c has no stream
-	c.rd.set(time.Unix(1, 0))
+	c.calls.rd.set(time.Unix(1, 0))
 	c.flow.on.Store(true)
-	c.receive(&c.rd, newOp())
+	c.receive(&c.calls.rd, newOp())
 }
 
 // TestHeld: a read waits for the rest of a message for a limited time, and each useless wait makes

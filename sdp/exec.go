@@ -18,7 +18,6 @@ type sideSend struct {
 	lent    uint64       // number of the last Send or Write that refers to memory of the caller
 	done    uint64       // number of the last Send or Write known to be complete
 	backlog []backlogged // requests that wait for room in the send queue, oldest first
-	held    int          // bytes of the send buffer in use
 	last    uint64       // number of the DisConn until it is complete, otherwise 0
 	ended   bool         // the DisConn is complete: TCP has all of the stream
 	rang    bool         // requests were posted since the last Flush of the stream
@@ -40,7 +39,7 @@ type advert struct {
 }
 
 func (s *sideSend) init(depth int) {
-	*s = sideSend{depth: depth, held: s.held}
+	*s = sideSend{depth: depth}
 }
 
 // header returns the memory for the header of the last numbered Send, in use until the Send is
@@ -95,7 +94,7 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpCompact:
 			c.compact(a.N)
 		case sdpcore.OpCopy:
-			o := c.readOp(a.ID)
+			o := find(c.calls.reads, a.ID)
 			c.takeHeld(o.buf[a.Off:a.Off+a.N], a.N)
 		case sdpcore.OpDrop:
 			c.takeHeld(nil, a.N)
@@ -104,8 +103,8 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpWriteDone:
 			c.writeDone(a)
 		case sdpcore.OpDetach:
-			o := c.writeOp(a.ID)
-			c.detach(o, a.Off)
+			o := find(c.calls.writes, a.ID)
+			c.calls.detach(o, a.Off, c.send.lent)
 			o.n = a.N // a transfer reads the count here
 		case sdpcore.OpReadDone:
 			c.readDone(a)
@@ -155,30 +154,6 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		c.send.rang = false
 		c.qp.Flush()
 	}
-}
-
-func (c *Conn) readOp(id uint64) *op {
-	for _, o := range c.rops {
-		if o.id == id {
-			return o
-		}
-	}
-	return nil
-}
-
-func (c *Conn) writeOp(id uint64) *op {
-	for _, o := range c.wops {
-		if o.id == id {
-			return o
-		}
-	}
-	return nil
-}
-
-// bytes returns write id, and n of its bytes from offset off.
-func (c *Conn) bytes(id uint64, off, n int) (*op, []byte) {
-	o := c.writeOp(id)
-	return o, o.buf[off-o.base : off-o.base+n]
 }
 
 // sendMessage posts the Send of acts[i] and of the OpParts after acts[i]. sendMessage returns the
@@ -242,18 +217,16 @@ func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 	a, s := &acts[i], &c.send
 	if a.Parts+1 > len(s.sg)-n {
 		b := make([]byte, 0, payload)
-		_, p := c.bytes(a.ID, a.Off, a.N)
+		p := find(c.calls.writes, a.ID).bytes(a.Off, a.N)
 		b = append(b, p...)
 		for k := i + 1; k <= i+a.Parts; k++ {
-			_, p := c.bytes(acts[k].ID, acts[k].Off, acts[k].N)
-			b = append(b, p...)
+			b = append(b, find(c.calls.writes, acts[k].ID).bytes(acts[k].Off, acts[k].N)...)
 		}
 		s.sg[n] = iwarp.Buf(b)
 		return n + 1
 	}
 	for k := i; k <= i+a.Parts; k++ {
-		_, p := c.bytes(acts[k].ID, acts[k].Off, acts[k].N)
-		s.sg[n] = iwarp.Buf(p)
+		s.sg[n] = iwarp.Buf(find(c.calls.writes, acts[k].ID).bytes(acts[k].Off, acts[k].N))
 		n++
 	}
 	return n
@@ -316,9 +289,9 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 	access := iwarp.RemoteRead
 	if a.Msg.MID == sdpwire.SinkAvail {
 		c.withdraw()
-		b, access = c.readOp(a.RID).buf[:a.Msg.Size], iwarp.RemoteWrite
+		b, access = find(c.calls.reads, a.RID).buf[:a.Msg.Size], iwarp.RemoteWrite
 	} else {
-		_, b = c.bytes(a.ID, a.Off, int(a.Msg.Size))
+		b = find(c.calls.writes, a.ID).bytes(a.Off, int(a.Msg.Size))
 	}
 	mr, err := c.qp.Register(b, iwarp.LocalOnly)
 	if err != nil {
@@ -355,7 +328,7 @@ func (c *Conn) revoke(key uint64) {
 func (c *Conn) rdmaWrite(a *sdpcore.Action) {
 	s := &c.send
 	s.posted++
-	_, p := c.bytes(a.ID, a.Off, a.N)
+	p := find(c.calls.writes, a.ID).bytes(a.Off, a.N)
 	s.sg[0] = iwarp.Buf(p)
 	s.lent = s.posted
 	c.post(&iwarp.SendWR{ID: s.posted, Op: iwarp.OpWrite, SG: s.sg[:1],
@@ -371,7 +344,7 @@ func (c *Conn) rdmaRead(a *sdpcore.Action) {
 		c.recv.local = append(c.recv.local, b)
 	} else {
 		c.withdraw()
-		b = c.readOp(a.ID).buf[a.Off : a.Off+a.N]
+		b = find(c.calls.reads, a.ID).buf[a.Off : a.Off+a.N]
 		c.recv.local = append(c.recv.local, nil)
 	}
 	s.sg[0] = iwarp.Buf(b)
@@ -456,68 +429,24 @@ func (c *Conn) keepLoose() {
 // writeDone ends write a.ID, no longer needed by the machine, or keeps the write until its Sends
 // are complete.
 func (c *Conn) writeDone(a *sdpcore.Action) {
-	for i, o := range c.wops {
-		if o.id != a.ID {
-			continue
-		}
-		c.wops = append(c.wops[:i], c.wops[i+1:]...)
-		if !o.own {
-			o.n, o.err = a.N, a.Err
-		}
-		o.after = c.send.lent
-		if o.after <= c.send.done || c.m.Dead() && c.released {
-			c.endOp(o)
-		} else if c.ending = append(c.ending, o); o.cancel {
-			c.keepSends()
-		}
-		return
+	o := take(&c.calls.writes, a.ID)
+	if !o.own {
+		o.n, o.err = a.N, a.Err
+	}
+	o.after = c.send.lent
+	if o.after <= c.send.done || c.m.Dead() && c.released {
+		c.calls.end(o)
+	} else if c.calls.ending = append(c.calls.ending, o); o.cancel {
+		c.keepSends()
 	}
 }
 
 // readDone ends read a.ID with the result in a.
 func (c *Conn) readDone(a *sdpcore.Action) {
-	for i, o := range c.rops {
-		if o.id == a.ID {
-			c.rops = append(c.rops[:i], c.rops[i+1:]...)
-			o.n, o.err = a.N, a.Err
-			c.withdraw()
-			c.endOp(o)
-			return
-		}
-	}
-}
-
-// endOp ends a read or write. For an own write, the copied bytes are freed.
-func (c *Conn) endOp(o *op) {
-	if o.own {
-		c.send.held -= o.held
-		o.held = 0
-		o.ended = true
-		switch {
-		case o.onDone != nil:
-			c.letTransferGo(o)
-		case o.waited:
-			c.wd.letGo(o)
-		default:
-			freeOp(o)
-		}
-		return
-	}
-	if o.onDone != nil {
-		o.onDone()
-	}
-	if o.read {
-		c.rd.finish(o)
-	} else {
-		c.wd.finish(o)
-	}
-}
-
-// letTransferGo ends the transfer of a write whose bytes the connection has copied.
-func (c *Conn) letTransferGo(o *op) {
-	o.onDone()
-	o.onDone = nil
-	c.wd.letGo(o)
+	o := take(&c.calls.reads, a.ID)
+	o.n, o.err = a.N, a.Err
+	c.withdraw()
+	c.calls.end(o)
 }
 
 // sendsDone records that the Sends up to number upTo are complete, ends the writes waiting for
@@ -529,16 +458,7 @@ func (c *Conn) sendsDone(upTo uint64) {
 		s.last, s.ended = 0, true
 		c.flush()
 	}
-	n := 0
-	for n < len(c.ending) && c.ending[n].after <= s.done {
-		n++
-	}
-	for _, o := range c.ending[:n] {
-		c.endOp(o)
-	}
-	if n > 0 {
-		c.ending = append(c.ending[:0], c.ending[n:]...)
-	}
+	c.calls.sent(s.done)
 	if len(s.backlog) > 0 {
 		c.catchUp()
 	}
@@ -551,15 +471,4 @@ func (c *Conn) flush() {
 	default:
 		close(c.flushed)
 	}
-}
-
-// detach copies the bytes of write o from offset off on, so that the call can return.
-func (c *Conn) detach(o *op, off int) {
-	o.buf = append([]byte(nil), o.buf[off-o.base:]...)
-	o.base = off
-	o.held = len(o.buf)
-	c.send.held += o.held
-	o.own = true
-	// The call waits for Sends that still refer to the memory of the call.
-	o.after = c.send.lent
 }

@@ -36,16 +36,13 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 }
 
 func (c *Conn) readLocked(p []byte, full bool) (int, error) {
-	if err := c.refused("read", &c.rd); err != nil || len(p) == 0 {
+	if err := c.refused("read", &c.calls.rd); err != nil || len(p) == 0 {
 		return 0, err
 	}
-	o := newOp()
-	o.buf, o.read = p, true
-	c.nextID++
-	o.id = c.nextID
-	c.rops = append(c.rops, o)
+	o := c.calls.begin(p, true)
+	c.calls.reads = append(c.calls.reads, o)
 	c.exec(c.m.Read(c.now(), o.id, len(p), full, c.room()))
-	if !o.done {
+	if o.state == opWaits {
 		c.await(o, true)
 	}
 	return c.readEnded(o, full)
@@ -106,10 +103,12 @@ func (c *Conn) readCancelled() error {
 func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.refused("write", &c.wd); err != nil || len(p) == 0 {
+	if err := c.refused("write", &c.calls.wd); err != nil || len(p) == 0 {
 		return 0, err
 	}
-	if c.join(p) {
+	if c.calls.join(c.m, p) {
+		c.flow.streak = 0
+		c.look()
 		return len(p), nil
 	}
 	if c.straight(p) {
@@ -124,7 +123,7 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 // each system call, so every instruction counts.
 func (c *Conn) straight(p []byte) bool {
 	s := &c.send
-	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended ||
+	if len(c.calls.writes) > 0 || len(c.calls.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended ||
 		c.released || c.drv.llp || c.logsMessages() {
 		return false
 	}
@@ -140,10 +139,9 @@ func (c *Conn) straight(p []byte) bool {
 		s.done = s.posted
 	case !inline:
 		s.lent = s.posted
-		o := newOp()
-		c.nextID++
-		o.id, o.buf, o.n, o.after, o.waited = c.nextID, p, len(p), s.posted, true
-		c.ending = append(c.ending, o)
+		o := c.calls.begin(p, false)
+		o.n, o.after = len(p), s.posted
+		c.calls.ending = append(c.calls.ending, o)
 		c.await(o, true) // the end of the stream also ends this wait, with all bytes counted
 		freeOp(o)
 		return true
@@ -154,64 +152,25 @@ func (c *Conn) straight(p []byte) bool {
 	return true
 }
 
-// join appends p to the newest write, if the bytes of the newest write were copied and still wait
-// to be sent. Otherwise, or if the copy would become too long, join returns false. [D-78]
-func (c *Conn) join(p []byte) bool {
-	k := len(c.wops)
-	if k == 0 {
-		return false
-	}
-	o := c.wops[k-1]
-	if !o.own || c.send.held+len(p) > c.opt.SendBuffer || len(p) > 32<<10 || len(o.buf) > 64<<10 {
-		return false
-	}
-	if !c.m.Extend(o.id, len(p)) {
-		return false
-	}
-	c.flow.streak = 0
-	o.buf = append(o.buf, p...)
-	o.held += len(p)
-	c.send.held += len(p)
-	c.look()
-	return true
-}
-
 func (c *Conn) write(p []byte, urgent bool) (int, error) {
-	o := newOp()
 	c.flow.streak = 0
-	o.buf, o.waited = p, true
-	c.nextID++
-	o.id = c.nextID
-	c.wops = append(c.wops, o)
+	o := c.calls.begin(p, false)
+	c.calls.writes = append(c.calls.writes, o)
 	c.exec(c.m.Write(c.now(), o.id, len(p), urgent, c.room()))
-	if !o.done {
+	if o.state == opWaits {
 		c.run() // handles completions of messages that went directly to TCP
 	}
-	if !o.done {
+	if o.state == opWaits {
 		c.await(o, true)
 	}
 	return c.written(o, len(p))
-}
-
-// mayLeave reports whether the call of a write can return because the bytes were copied. If the
-// send buffer has room, mayLeave copies the bytes. [SDP-9.5.6-2]
-func (c *Conn) mayLeave(o *op) bool {
-	if !o.own {
-		off, ok := c.m.Detachable(o.id)
-		if !ok || c.send.held+len(o.buf)+o.base-off > c.opt.SendBuffer {
-			return false
-		}
-		c.detach(o, off)
-		c.m.KeepByCopy(o.id)
-	}
-	return o.after <= c.send.done || o.ended
 }
 
 // written returns the result of write o of want bytes, and frees o. If o is not done, the bytes of
 // o were copied, and the connection keeps o.
 func (c *Conn) written(o *op, want int) (int, error) {
 	if o.own {
-		if o.waited = false; o.ended {
+		if o.waited = false; o.state == opDone {
 			freeOp(o)
 		}
 		return want, nil
@@ -237,7 +196,7 @@ func (c *Conn) written(o *op, want int) (int, error) {
 func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()
 	switch {
-	case c.closed || c.rd.passed() || c.wd.passed() || len(req) == 0 || len(resp) == 0 || len(c.wops) > 0:
+	case c.closed || c.calls.rd.passed() || c.calls.wd.passed() || len(req) == 0 || len(resp) == 0 || len(c.calls.writes) > 0:
 		c.unlock()
 		if _, err := c.Write(req); err != nil {
 			return 0, err
@@ -245,13 +204,10 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 		return c.Read(resp)
 	}
 	c.flow.streak = 0
-	w, r := newOp(), newOp()
-	w.id, r.id = c.nextID+1, c.nextID+2
-	c.nextID += 2
-	w.buf, w.waited, r.buf, r.read = req, true, resp, true
-	c.wops, c.rops = append(c.wops, w), append(c.rops, r)
+	w, r := c.calls.begin(req, false), c.calls.begin(resp, true)
+	c.calls.writes, c.calls.reads = append(c.calls.writes, w), append(c.calls.reads, r)
 	c.exec(c.m.Exchange(c.now(), w.id, len(req), r.id, len(resp), c.room()))
-	if !w.done {
+	if w.state == opWaits {
 		c.await(w, true)
 	}
 	if _, err := c.written(w, len(req)); err != nil {

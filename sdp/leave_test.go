@@ -33,22 +33,20 @@ func TestMayLeave(t *testing.T) {
 		// Number of the last Send that refers to memory of callers, relative to the last complete
 		// Send.
 		lent uint64
-		end  bool
 		want bool
 		own  bool
 	}{
-		{"room for all", 0, 0, 0, false, true, true},
-		{"a byte too few", -1, 0, 0, false, false, false},
-		{"room for all of a rest", 0, 500, 0, false, true, true},
-		{"a byte too few for a rest", -1, 500, 0, false, false, false},
-		{"a Send under way", 0, 0, 1, false, false, true},
-		{"a Send under way that has ended with the stream", 0, 0, 1, true, true, true},
+		{"room for all", 0, 0, 0, true, true},
+		{"a byte too few", -1, 0, 0, false, false},
+		{"room for all of a rest", 0, 500, 0, true, true},
+		{"a byte too few for a rest", -1, 500, 0, false, false},
+		{"a Send under way", 0, 0, 1, false, true},
 	} {
 		inBubble(t, "SDP-9.5.6-2", func(t *testing.T) {
 			_, c := stalled(t, Options{}, size)
 			c.mu.Lock()
 			defer c.unlock()
-			o := c.wops[0]
+			o := c.calls.writes[0]
 			o.onDone = nil
 			off, ok := c.m.Detachable(o.id)
 			if !ok || off <= v.base || off >= size {
@@ -59,24 +57,22 @@ func TestMayLeave(t *testing.T) {
 			}
 			want := bytes.Clone(o.buf[off:])
 			o.base, o.buf = v.base, o.buf[v.base:]
-			c.send.held = 700
-			c.opt.SendBuffer = 700 + size - off + v.room
+			c.calls.held = 700
+			c.calls.room = 700 + size - off + v.room
 			c.send.lent = c.send.done + v.lent
-			o.ended = v.end
-			if got := c.mayLeave(o); got != v.want || o.own != v.own {
+			if got := c.calls.mayLeave(c.m, &c.send, o); got != v.want || o.own != v.own {
 				t.Errorf("%s: may leave %t, copied %t", v.what, got, o.own)
 			}
-			o.ended = false
-			if v.own && (o.base != off || !bytes.Equal(o.buf, want) || c.send.held != 700+size-off || o.held != size-off) {
-				t.Errorf("%s: %d bytes from %d on were copied, %d are held", v.what, len(o.buf), o.base, c.send.held)
+			if v.own && (o.base != off || !bytes.Equal(o.buf, want) || c.calls.held != 700+size-off || o.held != size-off) {
+				t.Errorf("%s: %d bytes from %d on were copied, %d are held", v.what, len(o.buf), o.base, c.calls.held)
 			}
-			if !v.own && (c.send.held != 700 || o.base != v.base) {
-				t.Errorf("%s: %d bytes from %d on, %d are held", v.what, len(o.buf), o.base, c.send.held)
+			if !v.own && (c.calls.held != 700 || o.base != v.base) {
+				t.Errorf("%s: %d bytes from %d on, %d are held", v.what, len(o.buf), o.base, c.calls.held)
 			}
 			if v.own { // a second call of mayLeave must not copy again
 				p := &o.buf[0]
-				c.opt.SendBuffer = 1 << 20
-				if c.mayLeave(o); &o.buf[0] != p || c.send.held != 700+size-off {
+				c.calls.room = 1 << 20
+				if c.calls.mayLeave(c.m, &c.send, o); &o.buf[0] != p || c.calls.held != 700+size-off {
 					t.Errorf("%s: copied twice", v.what)
 				}
 			}
@@ -91,7 +87,7 @@ func TestMayLeave(t *testing.T) {
 			t.Fatalf("%v", &m)
 		}
 		locked(c, func() {
-			if o := c.wops[0]; c.mayLeave(o) || o.own {
+			if o := c.calls.writes[0]; c.calls.mayLeave(c.m, &c.send, o) || o.own {
 				t.Error("memory that the peer may read is left")
 			}
 		})
@@ -124,35 +120,31 @@ func TestJoin(t *testing.T) {
 			_, c := stalled(t, Options{SendBuffer: 1 << 20}, 5000)
 			c.mu.Lock()
 			defer c.unlock()
-			o := c.wops[0]
+			o := c.calls.writes[0]
 			o.onDone = nil
-			if !c.mayLeave(o) {
+			if !c.calls.mayLeave(c.m, &c.send, o) {
 				t.Fatal("it is not copied")
 			}
 			mine := o.buf
 			o.own = !v.lent
 			o.buf = make([]byte, v.waits)
 			o.held = v.waits
-			c.send.held, c.opt.SendBuffer = held, held+v.room
-			c.flow.streak = 5
+			c.calls.held, c.calls.room = held, held+v.room
 			if v.closing {
 				c.m.CloseWrite(c.now(), nil)
 			}
 			queued := c.m.SendQueue()
 			p := bytes.Repeat([]byte("p"), v.len)
-			got := c.join(p)
+			got := c.calls.join(c.m, p)
 			added := 0
 			if v.want {
 				added = v.len
 			}
 			if got != v.want || c.m.SendQueue() != queued+added || o.held != v.waits+added ||
-				c.send.held != held+added ||
+				c.calls.held != held+added ||
 				len(o.buf) != v.waits+added || !bytes.Equal(o.buf[v.waits:], p[:added]) {
 				t.Errorf("%s: joined %t, %d bytes wait, %d and %d are held", v.what, got,
-					len(o.buf), o.held, c.send.held)
-			}
-			if (c.flow.streak == 0) != v.want {
-				t.Errorf("%s: a streak of %d", v.what, c.flow.streak)
+					len(o.buf), o.held, c.calls.held)
 			}
 			o.own, o.buf = true, append(mine, o.buf[v.waits:]...)
 		})
@@ -160,7 +152,7 @@ func TestJoin(t *testing.T) {
 	inBubble(t, "nothing waits", func(t *testing.T) { // [D-78]
 		_, c := memWire(t, memSide{}, goodHello)
 		locked(c, func() {
-			if c.join([]byte("x")) {
+			if c.calls.join(c.m, []byte("x")) {
 				t.Error("joined what is not there")
 			}
 		})
@@ -171,14 +163,20 @@ func TestJoin(t *testing.T) {
 		var want []byte
 		for i := range 20 { // each call returns, because the write is copied or joins
 			p := bytes.Repeat([]byte{byte('a' + i)}, 300)
+			locked(c, func() { c.flow.streak = 5 })
 			if n, err := c.Write(p); n != len(p) || err != nil {
 				t.Fatalf("%d, %v", n, err)
 			}
+			locked(c, func() {
+				if c.flow.streak != 0 {
+					t.Errorf("write %d leaves a streak of %d", i, c.flow.streak)
+				}
+			})
 			want = append(want, p...)
 		}
 		locked(c, func() {
-			if len(c.wops) != 1 || !c.wops[0].own {
-				t.Errorf("%d writes wait", len(c.wops))
+			if len(c.calls.writes) != 1 || !c.calls.writes[0].own {
+				t.Errorf("%d writes wait", len(c.calls.writes))
 			}
 		})
 		var got []byte
@@ -195,8 +193,8 @@ func TestJoin(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		locked(c, func() {
-			if c.send.held != 0 || len(c.wops) != 0 {
-				t.Errorf("%d bytes are held, %d writes wait", c.send.held, len(c.wops))
+			if c.calls.held != 0 || len(c.calls.writes) != 0 {
+				t.Errorf("%d bytes are held, %d writes wait", c.calls.held, len(c.calls.writes))
 			}
 		})
 	})
@@ -220,11 +218,11 @@ func TestKeepSends(t *testing.T) {
 		first.onDone = func() { ended++ }
 		second.onDone = func() { ended++ }
 		queued.after = 9
-		c.send.backlog, c.ending, c.wops = backlog, []*op{first, second}, []*op{queued}
+		c.send.backlog, c.calls.ending, c.calls.writes = backlog, []*op{first, second}, []*op{queued}
 		c.send.done, c.send.lent = 4, 9
-		old := c.ending
+		old := c.calls.ending
 		c.keepSends()
-		c.send.backlog, c.wops = nil, nil
+		c.send.backlog, c.calls.writes = nil, nil
 		for _, i := range []int{0, 2} {
 			if p := backlog[i].sg[0].Buf; &p[0] == &lent[0] || !slices.Equal(p, lent) {
 				t.Errorf("request %d is in memory that was given back, or lost", i)
@@ -233,8 +231,8 @@ func TestKeepSends(t *testing.T) {
 		if p := backlog[1].sg[0].Buf; &p[0] != &sink[0] {
 			t.Error("a Read goes elsewhere")
 		}
-		if ended != 2 || !first.done || !second.done || len(c.ending) != 0 || old[0] != nil || old[1] != nil {
-			t.Errorf("%d of 2 writes have ended, %d wait", ended, len(c.ending))
+		if ended != 2 || first.state != opDone || second.state != opDone || len(c.calls.ending) != 0 || old[0] != nil || old[1] != nil {
+			t.Errorf("%d of 2 writes have ended, %d wait", ended, len(c.calls.ending))
 		}
 		if c.send.lent != 4 || queued.after != 0 {
 			t.Errorf("Send %d is the last that names memory of others, want 4; a write waits for Send %d, want none",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"viaduct/internal/sdpcore"
@@ -108,7 +109,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 		c.unlock()
 		return nil, c.opError("suspend", net.ErrClosed)
 	}
-	for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
+	for _, o := range slices.Concat(c.calls.reads, c.calls.writes) {
 		c.cancel(o) // bytes in memory of callers do not move, only copied bytes do
 	}
 	acts, err := c.m.Suspend(c.now(), port, c.room())
@@ -152,7 +153,7 @@ func (c *Conn) export() *State {
 	for _, h := range c.recv.holds[c.recv.head:] {
 		st.Held = append(st.Held, h.b...)
 	}
-	for _, o := range c.wops {
+	for _, o := range c.calls.writes {
 		if off, ok := c.m.Detachable(o.id); ok && o.own {
 			st.Unsent = append(st.Unsent, o.buf[off-o.base:]...)
 		}
@@ -210,6 +211,7 @@ func (c *Conn) comeBack(port uint16) error {
 	}
 	c.mu.Lock()
 	opt := c.opt
+	opt.SendBuffer = c.calls.room
 	c.unlock()
 	s, p, err := connect(ctx, nc, opt, c.layout, c.path.RawHello, c.token) // [SDP-13.1.1-10]
 	if err != nil {
@@ -335,11 +337,10 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 	}
 	c.urg.readPos = st.core.RecvPos - uint64(len(st.Held))
 	if len(st.Unsent) > 0 {
-		o := newOp()
-		c.nextID++
-		o.id, o.buf, o.own, o.held = c.nextID, append([]byte(nil), st.Unsent...), true, len(st.Unsent)
-		c.send.held += o.held
-		c.wops = append(c.wops, o)
+		o := c.calls.begin(st.Unsent, false)
+		o.waited = false
+		c.calls.detach(o, 0, 0)
+		c.calls.writes = append(c.calls.writes, o)
 		c.exec(c.m.Write(c.now(), o.id, len(o.buf), false, c.room()))
 	}
 	if st.core.Closing {

@@ -240,7 +240,7 @@ func TestResumeStream(t *testing.T) {
 		}
 		private := [][]byte{c.recv.holds[0].b, c.recv.holds[1].b}
 		c.suspended, c.drv.llp = true, true
-		c.send.backlog, c.ending = nil, []*op{under}
+		c.send.backlog, c.calls.ending = nil, []*op{under}
 		c.send.last, c.send.ended = 7, false
 		c.recv.local = [][]byte{{1}}
 		c.resume(s, p)
@@ -250,7 +250,7 @@ func TestResumeStream(t *testing.T) {
 			}
 			clear(private[i])
 		}
-		if !over || len(c.ending) != 0 {
+		if !over || len(c.calls.ending) != 0 {
 			t.Error("a write waits for the old stream")
 		}
 		select {
@@ -359,8 +359,8 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 				t.Errorf("%q, %v", got, err)
 			}
 			locked(c, func() {
-				if c.send.held != 0 || len(c.wops) != 0 {
-					t.Errorf("%d bytes are held, %d writes wait", c.send.held, len(c.wops))
+				if c.calls.held != 0 || len(c.calls.writes) != 0 {
+					t.Errorf("%d bytes are held, %d writes wait", c.calls.held, len(c.calls.writes))
 				}
 			})
 		})

@@ -21,7 +21,7 @@ func TestStraight(t *testing.T) {
 		t.Helper()
 		p := bytes.Repeat([]byte{byte(len(want))}, n)
 		a.mu.Lock()
-		before := a.nextID
+		before := a.calls.lastID
 		a.mu.Unlock()
 		if k, err := a.Write(p); k != n || err != nil {
 			t.Fatalf("%d, %v", k, err)
@@ -29,7 +29,7 @@ func TestStraight(t *testing.T) {
 		want = append(want, p...)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return a.nextID != before
+		return a.calls.lastID != before
 	}
 	read := make(chan error, 1)
 	long := 600 << 10

@@ -65,9 +65,9 @@ func (c *Conn) receive(ctx context.Context, o *op) {
 		if !c.progress().Poll() {
 			vain++
 		}
-		c.rd.mu.Lock()
-		done := o.done
-		c.rd.mu.Unlock()
+		c.calls.rd.mu.Lock()
+		done := o.state != opWaits
+		c.calls.rd.mu.Unlock()
 		if done {
 			return
 		}

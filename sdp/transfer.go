@@ -30,7 +30,7 @@ func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
 	}
 	t := c.startTransfer(p, false)
 	if len(p) > 0 {
-		c.wops = append(c.wops, t.o)
+		c.calls.writes = append(c.calls.writes, t.o)
 		c.exec(c.m.Write(c.now(), t.o.id, len(p), false, c.room()))
 	}
 	c.look()
@@ -48,16 +48,14 @@ func (c *Conn) StartRead(p []byte) (*Transfer, error) {
 	}
 	t := c.startTransfer(p, true)
 	if len(p) > 0 {
-		c.rops = append(c.rops, t.o)
+		c.calls.reads = append(c.calls.reads, t.o)
 		c.exec(c.m.Read(c.now(), t.o.id, len(p), false, c.room()))
 	}
 	return t, nil
 }
 
 func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
-	o := newOp()
-	c.nextID++
-	o.id, o.buf, o.read, o.waited = c.nextID, p, read, true
+	o := c.calls.begin(p, read)
 	t := &Transfer{c: c, o: o, done: make(chan struct{})}
 	o.onDone = func() {
 		t.n, t.err = o.n, o.err
@@ -67,8 +65,7 @@ func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
 		close(t.done)
 	}
 	if len(p) == 0 {
-		o.done = true
-		o.onDone()
+		c.calls.end(o)
 	}
 	return t
 }
@@ -81,7 +78,7 @@ func (t *Transfer) Done() <-chan struct{} { return t.done }
 func (t *Transfer) Cancel() {
 	t.c.mu.Lock()
 	defer t.c.unlock()
-	if !t.o.done && !t.o.cancel {
+	if t.o.state != opDone && !t.o.cancel {
 		t.c.cancel(t.o)
 	}
 }
@@ -90,11 +87,11 @@ func (t *Transfer) Cancel() {
 // or the reason for a short count. If ctx ends first, Wait cancels the transfer, waits for its end,
 // and returns the cause of ctx with the count. The deadlines of the connection do not apply.
 func (t *Transfer) Wait(ctx context.Context) (int, error) {
-	name, h := "write", &t.c.wd
+	name := "write"
 	if t.o.read {
-		name, h = "read", &t.c.rd
+		name = "read"
 	}
-	cause := t.c.until(ctx, h, t.o)
+	cause := t.c.until(ctx, t.c.calls.half(t.o), t.o)
 	if cause != nil {
 		t.Cancel()
 		<-t.done

@@ -43,7 +43,7 @@ func (c *Conn) urgentCame(a *sdpcore.Action) {
 func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-3]
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.refused("write", &c.wd); err != nil || len(p) == 0 {
+	if err := c.refused("write", &c.calls.wd); err != nil || len(p) == 0 {
 		return 0, err
 	}
 	return c.write(p, true)

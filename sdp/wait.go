@@ -17,33 +17,21 @@ type half struct {
 	calls attend.Waiters // guarded by mu
 }
 
-// finish marks o as done and wakes the waiting call.
-func (h *half) finish(o *op) {
+// wake gives o the state s, and wakes the waiting calls.
+func (h *half) wake(o *op, s opState) {
 	h.mu.Lock()
-	o.done = true
+	o.state = s
 	h.calls.WakeAllLocked()
 	h.mu.Unlock()
 }
 
-// letGo lets the call of write o return, although o may not be done.
-func (h *half) letGo(o *op) {
-	h.mu.Lock()
-	o.free = true
-	h.calls.WakeAllLocked()
-	h.mu.Unlock()
-}
-
-// ReadyLocked implements [attend.Condition] for the call of o.
-func (o *op) ReadyLocked() (bool, error) { return o.done || o.free, nil }
-
-// await waits until o is done, or the call of o may return. If bounded is true, a passed deadline
+// await waits until the call of o may return. If bounded is true, a passed deadline
 // cancels o. await is called and returns with mu held.
 func (c *Conn) await(o *op, bounded bool) {
-	h := &c.wd
+	h := c.calls.half(o)
 	if o.read {
-		h = &c.rd
 		c.held.wary = c.held.isWary()
-	} else if !o.free {
+	} else if o.state == opWaits {
 		// Credit most likely arrives soon; waiting costs less than copying the bytes.
 		o.late = c.now() + patienceTime
 	}
@@ -51,14 +39,14 @@ func (c *Conn) await(o *op, bounded bool) {
 	if !bounded || o.cancel {
 		ctx = context.Background()
 	}
-	for !o.done && !o.free {
+	for o.state == opWaits {
 		c.unlock()
 		if o.read {
 			c.receive(ctx, o)
 		}
 		err := c.until(ctx, h, o)
 		c.mu.Lock()
-		if err != nil && !o.done && !o.free {
+		if err != nil && o.state == opWaits {
 			c.cancel(o)
 			ctx = context.Background()
 		}
@@ -105,7 +93,7 @@ func (c *Conn) cancel(o *op) {
 	case !o.own:
 		c.exec(c.m.CancelWrite(c.now(), o.id, c.room()))
 	}
-	if !o.done && o.after > c.send.done {
+	if o.state != opDone && o.after > c.send.done {
 		c.keepSends()
 	}
 }
@@ -124,12 +112,5 @@ func (c *Conn) keepSends() {
 		}
 	}
 	c.send.lent = c.send.done
-	for _, o := range c.wops {
-		o.after = 0
-	}
-	for _, o := range c.ending {
-		c.endOp(o)
-	}
-	clear(c.ending)
-	c.ending = c.ending[:0]
+	c.calls.free()
 }
