@@ -64,6 +64,9 @@ func find(ops []*op, id uint64) *op {
 	return nil
 }
 
+// bytesOf returns the bytes of writes that a sends.
+func bytesOf(writes []*op, a *sdpcore.Action) []byte { return find(writes, a.ID).bytes(a.Off, a.N) }
+
 // take removes the op with the given number from ops. It returns nil if there is none.
 func take(ops *[]*op, id uint64) *op {
 	for i, o := range *ops {
@@ -176,7 +179,7 @@ func (k *calls) join(m *sdpcore.Machine, p []byte) bool {
 
 // mayLeave reports whether the call of a write can return because the bytes were copied. If the
 // send buffer has room, mayLeave copies the bytes. [SDP-9.5.6-2]
-func (k *calls) mayLeave(m *sdpcore.Machine, s *sideSend, o *op) bool {
+func (k *calls) mayLeave(m *sdpcore.Machine, s *sender, o *op) bool {
 	if !o.own {
 		off, ok := m.Detachable(o.id)
 		if !ok || k.held+len(o.buf)+o.base-off > k.room {
@@ -191,7 +194,7 @@ func (k *calls) mayLeave(m *sdpcore.Machine, s *sideSend, o *op) bool {
 // letLeave lets two kinds of calls return: writes that have waited until their time late and may
 // leave, and cancelled transfers whose bytes were copied. Do not call letLeave while actions are
 // performed, because the machine already counts the bytes of the actions as sent.
-func (k *calls) letLeave(m *sdpcore.Machine, s *sideSend, now func() sdpcore.Time) {
+func (k *calls) letLeave(m *sdpcore.Machine, s *sender, now func() sdpcore.Time) {
 	for i := 0; i < len(k.writes); i++ {
 		o := k.writes[i]
 		if o.own && o.onDone != nil && o.after <= s.done {

@@ -47,7 +47,8 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 
 	calls calls
 	recv  sideRecv
-	send  sideSend
+	send  sender
+	advs  adverts
 	drv   driver
 	alarm alarm
 	flow  flow
@@ -108,7 +109,7 @@ func (c *Conn) attach(s *setup) {
 	c.queue.Store(s.cq)
 	c.drv.pooled = s.pooled
 	c.recv.in = s.in
-	c.send.init(s.sendDepth)
+	c.send.attach(s.qp, c.layout, s.sendDepth)
 	c.alarm.attend = c.now() + attendTime
 }
 

@@ -793,7 +793,7 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	if stays.suspended {
 		t.Error("the stream was given up with the SuspCommAck still here")
 	}
-	stays.catchUp() // the queue has room now
+	stays.sendsDone(0) // the queue has room now
 	stays.mu.Unlock()
 	st := <-states
 	if st == nil {

@@ -54,9 +54,8 @@ func (c *Conn) release(reset bool, err error) {
 		return
 	}
 	c.released = true
-	c.send.rang = false
+	c.send.flush()
 	qp := c.qp
-	qp.Flush()
 	if c.opt.Logger.Enabled(context.Background(), slog.LevelInfo) {
 		if err != nil {
 			c.opt.Logger.Info("connection down", "remote", c.path.Remote.String(), "err", err)
@@ -101,9 +100,7 @@ func (c *Conn) drained() {
 	}
 	c.send.last = 0 // a DisConn whose Send is not complete counts as not sent
 	c.sendsDone(^uint64(0))
-	for len(c.send.advs) > 0 {
-		c.revoke(c.send.advs[0].key)
-	}
+	c.advs.revokeAll()
 	if c.alarm.timer != nil {
 		c.alarm.timer.Stop()
 	}

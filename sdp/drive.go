@@ -158,9 +158,7 @@ func (c *Conn) completion(now sdpcore.Time, e *iwarp.Completion) {
 		c.exec(c.m.ReadDone(now, c.room()))
 	default:
 		c.sendsDone(e.ID)
-		if c.send.rang {
-			c.exec(c.room())
-		}
+		c.send.flush()
 	}
 }
 
@@ -173,7 +171,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 		c.exec(c.m.ReceiveBad(now, msg.MID, err, c.room()))
 		return
 	}
-	if c.logsMessages() {
+	if logsMessages(c.opt.Logger) {
 		shown := msg // otherwise every message would be allocated on the heap
 		c.opt.Logger.Debug("received", "remote", c.path.Remote, "msg", &shown)
 	}

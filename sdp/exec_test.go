@@ -13,8 +13,7 @@ import (
 // of the queue.
 func TestHeaderMemory(t *testing.T) {
 	const depth = 64
-	var s sideSend
-	s.init(depth)
+	s := sender{depth: depth}
 	under := map[*byte]uint64{} // header memory in use, and the number of the Send that uses it
 	send := func() {
 		t.Helper()

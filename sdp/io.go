@@ -8,7 +8,6 @@ import (
 
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/wire/sdpwire"
-	"viaduct/iwarp"
 )
 
 // Read reads at least one byte of the stream, or returns io.EOF at the end. While Read blocks, p
@@ -122,9 +121,8 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 // has p, or p was copied. Most bytes of a stream go through straight, and the code runs cold after
 // each system call, so every instruction counts.
 func (c *Conn) straight(p []byte) bool {
-	s := &c.send
-	if len(c.calls.writes) > 0 || len(c.calls.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended ||
-		c.released || c.drv.llp || c.logsMessages() {
+	if len(c.calls.writes) > 0 || len(c.calls.ending) > 0 || c.send.busy() || c.suspended ||
+		c.released || c.drv.llp || logsMessages(c.opt.Logger) {
 		return false
 	}
 	var msgs [4]sdpwire.Message
@@ -133,14 +131,9 @@ func (c *Conn) straight(p []byte) bool {
 		return false
 	}
 	c.flow.streak = 0
-	sent, inline := c.sendStraight(msgs[:k], p)
-	switch {
-	case sent:
-		s.done = s.posted
-	case !inline:
-		s.lent = s.posted
+	if sent, inline := c.send.straight(msgs[:k], p); !sent && !inline {
 		o := c.calls.begin(p, false)
-		o.n, o.after = len(p), s.posted
+		o.n, o.after = len(p), c.send.posted
 		c.calls.ending = append(c.calls.ending, o)
 		c.await(o, true) // the end of the stream also ends this wait, with all bytes counted
 		freeOp(o)
@@ -220,33 +213,6 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	defer c.unlock()
 	c.await(r, true)
 	return c.readEnded(r, false)
-}
-
-// sendStraight posts messages whose payload is p. sent reports whether TCP has all messages, and
-// inline whether the payload of the last message was copied.
-func (c *Conn) sendStraight(msgs []sdpwire.Message, p []byte) (sent, inline bool) {
-	s := &c.send
-	for i := range msgs {
-		s.posted++
-		h := msgs[i].Append(s.header(), c.layout)
-		n := msgs[i].PayloadLen()
-		s.sg[0], s.sg[1] = iwarp.Buf(h), iwarp.Buf(p[:n])
-		p = p[n:]
-		inline = len(h)+n <= iwarp.MaxInline
-		wr := iwarp.SendWR{ID: s.posted, SG: s.sg[:2], Inline: inline, Unsignaled: len(p) > 0, More: true}
-		if len(p) == 0 && len(s.backlog) == 0 {
-			var err error
-			if sent, err = c.qp.PostNow(wr); err != iwarp.ErrQueueFull {
-				break
-			}
-		}
-		c.post(&wr)
-	}
-	if s.rang && !sent {
-		c.qp.Flush()
-	}
-	s.rang = false
-	return sent, inline
 }
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}

@@ -170,12 +170,12 @@ func (c *Conn) export() *State {
 // [D-51] [D-56]
 func (c *Conn) reconnect() {
 	if len(c.send.backlog) > 0 {
-		return // the backlog contains the SuspCommAck; catchUp calls reconnect again
+		return // the backlog contains the SuspCommAck; sendsDone calls reconnect again
 	}
 	c.suspended = true
 	qp, port := c.qp, c.resumeAt
 	c.resumeAt = 0
-	qp.Flush()
+	c.send.flush()
 	go func() {
 		_ = qp.Close()
 		err := c.comeBack(port)

@@ -2,11 +2,9 @@ package sdp
 
 import (
 	"context"
-	"slices"
 
 	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
-	"viaduct/iwarp"
 )
 
 // A half is a direction of a connection, for the calls waiting there.
@@ -101,16 +99,6 @@ func (c *Conn) cancel(o *op) {
 // keepSends ends the writes waiting only for TCP. TCP may take a long time if the network is down.
 // The unsent bytes of the writes are copied. [D-32]
 func (c *Conn) keepSends() {
-	c.qp.KeepSends()
-	for i := range c.send.backlog { // the requests of the backlog refer to that memory too
-		b := &c.send.backlog[i]
-		if b.wr.Op == iwarp.OpRead {
-			continue
-		}
-		for k := range b.sg {
-			b.sg[k].Buf = slices.Clone(b.sg[k].Buf)
-		}
-	}
-	c.send.lent = c.send.done
+	c.send.keep()
 	c.calls.free()
 }
