@@ -236,7 +236,7 @@ func TestBeginLong(t *testing.T) {
 					var placed []byte
 					if s.op != rdmap.Write {
 						sg, _ := q.list(s)
-						ref, out := q.pieceOf(sg, uint64(c.open), uint64(len(p)))
+						ref, out := q.mem.pieceOf(sg, uint64(c.open), uint64(len(p)))
 						if out != regmem.OK {
 							t.Fatal(out)
 						}

@@ -256,7 +256,7 @@ var silent = slog.New(slog.DiscardHandler)
 // complete sets defaults and checks the other values. The error wraps ErrInvalid or ErrLimit.
 func (c *Config) complete() error {
 	if c.PD == nil && c.SRQ != nil {
-		c.PD = c.SRQ.pd
+		c.PD = c.SRQ.mem.pd
 	}
 	switch {
 	case c.Device == nil && c.PD != nil:
@@ -267,7 +267,7 @@ func (c *Config) complete() error {
 	if c.PD == nil {
 		c.PD = c.Device.NewPD()
 	}
-	if c.PD.dev != c.Device || c.SRQ != nil && c.SRQ.pd != c.PD {
+	if c.PD.dev != c.Device || c.SRQ != nil && c.SRQ.mem.pd != c.PD {
 		return fmt.Errorf("%w: device, domain and shared receive queue do not belong together", ErrInvalid)
 	}
 	if c.SendDepth == 0 {

@@ -151,7 +151,7 @@ func (p *ProtectionDomain) Register(mem []byte, access Access, opt ...RegionOpti
 	return p.register(mem, access, nil, opt)
 }
 
-func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair, opt []RegionOptions) (*MemoryRegion, error) {
+func (p *ProtectionDomain) register(mem []byte, access Access, owner *memory, opt []RegionOptions) (*MemoryRegion, error) {
 	var o RegionOptions
 	if len(opt) > 0 {
 		o = opt[0]
@@ -164,7 +164,7 @@ func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair,
 		Key:       o.Key,
 		KeySet:    o.KeySet,
 	}
-	if owner != nil { // a nil *QueuePair in an interface would be an owner
+	if owner != nil { // a nil *memory in an interface would be an owner
 		ro.Owner = owner
 	}
 	r, err := p.dev.reg.Register(mem, ro)

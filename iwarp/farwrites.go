@@ -67,7 +67,7 @@ func (q *QueuePair) postpone(s *segment) bool {
 	if long && (s.last || f.frame == nil) {
 		return false
 	}
-	if m := q.dev.reg.Lookup(s.tagged.STag); m == nil || !m.Far() {
+	if m := q.mem.dev.reg.Lookup(s.tagged.STag); m == nil || !m.Far() {
 		return false
 	}
 	f.list = append(f.list, farWrite{s.tagged, s.size})
@@ -105,7 +105,7 @@ func (q *QueuePair) placePostponed() (ended bool) {
 	list, b := f.list, f.b
 	f.list, f.b = f.list[:0], nil
 	first := &list[0].head
-	ref, out := q.dev.reg.Access(first.STag, first.TO, uint64(len(b)), q.pd.dom, q, regmem.RemoteWrite)
+	ref, out := q.mem.access(first.STag, first.TO, uint64(len(b)), regmem.RemoteWrite)
 	if out == regmem.OK {
 		err := ref.CopyFrom(b)
 		ref.Release()

@@ -102,7 +102,7 @@ func (q *QueuePair) tearDown(how ending) {
 		}
 		q.fc.Quiesce()
 	}
-	q.closeWindows()
+	q.windows.closeAll()
 	q.flushAll()
 	q.callHandlers() // call handlers now, because the end of the TCP stream may wait for the peer
 	if q.ready.Load() {
@@ -114,7 +114,7 @@ func (q *QueuePair) tearDown(how ending) {
 	q.callHandlers()
 	q.sendCQ.detach(q, q.set.sendDepth)
 	q.recvCQ.detach(q, q.set.recvDepth)
-	q.dev.remove(q)
+	q.mem.dev.remove(q)
 	q.gone.happen()
 }
 
@@ -413,7 +413,7 @@ func (q *QueuePair) watchIdle(d, rest time.Duration) {
 // device, unless Config.NoNudge is set.
 func (q *QueuePair) firstSent() {
 	if q.initiator && !q.set.noNudge {
-		q.dev.nudger.add(q)
+		q.mem.dev.nudger.add(q)
 	}
 }
 

@@ -80,7 +80,7 @@ func TestClose(t *testing.T) {
 	}
 	q.Close() // a second call has no effect
 	q.Abort()
-	if n := len(q.dev.Streams()); n != 0 {
+	if n := len(q.mem.dev.Streams()); n != 0 {
 		t.Errorf("%d streams left", n)
 	}
 }
@@ -559,7 +559,7 @@ func TestCloseBehindInvalidation(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The invalidation waits until this pin is released.
-	pin, out := q.dev.reg.Access(w.STag(), w.TO(), 8, q.pd.dom, q, regmem.RemoteWrite)
+	pin, out := q.mem.access(w.STag(), w.TO(), 8, regmem.RemoteWrite)
 	if out != regmem.OK {
 		t.Fatal(out)
 	}

@@ -42,7 +42,7 @@ func (q *QueuePair) beginWrite(s *segment) refusal {
 }
 
 func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
-	return q.dev.reg.Access(s.tagged.STag, s.tagged.TO+off, n, q.pd.dom, q, regmem.RemoteWrite)
+	return q.mem.access(s.tagged.STag, s.tagged.TO+off, n, regmem.RemoteWrite)
 }
 
 // endWrite counts the placed bytes of the segment. The ULP is not notified.
@@ -237,7 +237,7 @@ func (q *QueuePair) completeRecv(st Status, n uint32) {
 // [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
 func (q *QueuePair) invalidateByPeer(stag uint32) bool {
 	q.rx.LetGo() // releases a held pin, because the close of a window waits for its pins
-	w, former := q.findWindow(stag)
+	w, former := q.windows.find(stag)
 	if w != nil && w.invalidate() {
 		return true
 	}
@@ -292,7 +292,7 @@ func (q *QueuePair) checkSource(r *rdmap.ReadRequest) rdmap.Fault {
 	if q.set.maxRead > 0 && r.Size > q.set.maxRead { // [I-62]
 		return rdmap.Unspecified
 	}
-	out := q.dev.reg.Check(r.SourceSTag, r.SourceTO, uint64(r.Size), q.pd.dom, q, regmem.RemoteRead)
+	out := q.mem.check(r.SourceSTag, r.SourceTO, uint64(r.Size), regmem.RemoteRead)
 	return readFault(refine(out, r.SourceTO, uint64(r.Size)))
 }
 
@@ -302,7 +302,7 @@ func (q *QueuePair) checkAtomic(r *rdmap.AtomicRequest) rdmap.Fault {
 	if !r.Op.Supported() {
 		return rdmap.UnexpectedOpcode
 	}
-	ref, f := q.atomicTarget(r)
+	ref, f := q.mem.word(r)
 	ref.Release()
 	return f
 }

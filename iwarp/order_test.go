@@ -686,7 +686,7 @@ func testPosting(t *testing.T) {
 	wantOK(t, q.SendCQ())
 
 	mr, _ := q.Register(make([]byte, 10), LocalOnly)
-	foreign, _ := q.dev.NewPD().Register(make([]byte, 10), LocalOnly)
+	foreign, _ := q.mem.dev.NewPD().Register(make([]byte, 10), LocalOnly)
 	gone, _ := q.Register(make([]byte, 10), LocalOnly)
 	gone.Close()
 	_, q2 := asResponder(t, &Config{NoNudge: true})

@@ -12,9 +12,9 @@ import (
 func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
 	r := &q.rx
 	if m := regmem.RegionOf(r.Held()); m != nil && m.Handle() == stag {
-		return regmem.Within(r.Held(), to, n, q.pd.dom, q, need)
+		return q.mem.within(r.Held(), to, n, need)
 	}
-	ref, out := q.dev.reg.Access(stag, to, n, q.pd.dom, q, need)
+	ref, out := q.mem.access(stag, to, n, need)
 	if out == regmem.OK && !r.Hold(ref) {
 		ref.Release()
 		return nil, out
@@ -40,10 +40,10 @@ func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 		}
 		r := &q.rx
 		if m := s.Region.r; regmem.RegionOf(r.Held()) == m {
-			b, _ := regmem.Within(r.Held(), m.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalWrite)
+			b, _ := q.mem.within(r.Held(), m.Base()+s.Off+off, n, regmem.LocalWrite)
 			return b
 		}
-		if ref, out := s.pin(q, off, n, regmem.LocalWrite); out != regmem.OK {
+		if ref, out := s.pin(&q.mem, off, n, regmem.LocalWrite); out != regmem.OK {
 			return nil
 		} else if r.Hold(ref) {
 			return ref.B()
@@ -53,21 +53,6 @@ func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 		}
 	}
 	return nil
-}
-
-// pieceOf pins the memory of a list from offset off on: at most n bytes, up to the end of the
-// element that contains off. The outcome is regmem.OutOfBounds if the list ends before off.
-func (q *QueuePair) pieceOf(sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome) {
-	for i := range sg {
-		s := &sg[i]
-		l := s.length()
-		if off >= l {
-			off -= l
-			continue
-		}
-		return s.pin(q, off, min(l-off, n), regmem.LocalWrite)
-	}
-	return regmem.Ref{}, regmem.OutOfBounds
 }
 
 // list returns the memory of a Send's receive or of a Read's sink, and the offset in the list where
@@ -85,14 +70,14 @@ func (q *QueuePair) list(s *segment) (sg []SGE, off uint64) {
 // memory of a local request.
 func (q *QueuePair) listTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
 	sg, from := q.list(s)
-	return q.pieceOf(sg, from+off, n)
+	return q.mem.pieceOf(sg, from+off, n)
 }
 
 // far reports whether memory of the segment is far, so that nothing can be read directly into the
 // memory. The result is true too for a Write to a region closed in the meantime.
 func (q *QueuePair) far(s *segment) bool {
 	if s.op == rdmap.Write {
-		m := q.dev.reg.Lookup(s.tagged.STag)
+		m := q.mem.dev.reg.Lookup(s.tagged.STag)
 		return m == nil || m.Far()
 	}
 	sg, _ := q.list(s)

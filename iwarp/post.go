@@ -164,7 +164,7 @@ func (q *QueuePair) reserve(n int) int {
 // fillWQE copies request wr to queue entry w. It returns the errors of Post, and may change w in
 // any case.
 func (q *QueuePair) fillWQE(w *sendWQE, wr *SendWR) error {
-	n, err := q.checkSG(wr.SG)
+	n, err := q.mem.checkList(wr.SG)
 	if err == nil {
 		err = q.checkOp(wr, n)
 	}
@@ -180,32 +180,18 @@ func (q *QueuePair) fillWQE(w *sendWQE, wr *SendWR) error {
 		w.atomic = wr.Atomic
 	}
 	if wr.Inline {
-		return q.inlineData(w, wr)
+		return w.copyInline(wr.SG, &q.mem)
 	}
 	w.nsg = copy(w.sg[:], wr.SG)
 	return nil
 }
 
 func (q *QueuePair) checkPost(wr *SendWR) error {
-	n, err := q.checkSG(wr.SG)
+	n, err := q.mem.checkList(wr.SG)
 	if err != nil {
 		return err
 	}
 	return q.checkOp(wr, n)
-}
-
-// checkSG checks a list of memory and returns the length in bytes.
-func (q *QueuePair) checkSG(sg []SGE) (n uint64, err error) {
-	if len(sg) > MaxSGE {
-		return 0, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(sg), MaxSGE)
-	}
-	for i := range sg {
-		if err := sg[i].check(q); err != nil {
-			return 0, err
-		}
-		n += sg[i].length()
-	}
-	return n, nil
 }
 
 // checkOp checks the other fields of a request with n bytes of payload.
@@ -246,12 +232,12 @@ func (q *QueuePair) checkOp(wr *SendWR, n uint64) error {
 	return nil
 }
 
-// inlineData copies the payload of request wr into queue entry w.
-func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
-	for i := range wr.SG {
-		s := &wr.SG[i]
+// copyInline copies the payload, the bytes of sg, into the entry.
+func (w *sendWQE) copyInline(sg []SGE, mem *memory) error {
+	for i := range sg {
+		s := &sg[i]
 		n := s.length()
-		ref, out := s.pin(q, 0, n, regmem.LocalRead)
+		ref, out := s.pin(mem, 0, n, regmem.LocalRead)
 		if out != regmem.OK {
 			return fmt.Errorf("%w: %v", ErrInvalid, out)
 		}
@@ -334,7 +320,7 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 	if q.peerEnd.has() {
 		return ErrPeerClosed
 	}
-	w, err := newRecvWQE(&wr, q)
+	w, err := newRecvWQE(&wr, &q.mem)
 	if err != nil {
 		return err
 	}
@@ -348,16 +334,10 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 	return nil
 }
 
-func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
-	if len(wr.SG) > MaxSGE {
-		return nil, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(wr.SG), MaxSGE)
-	}
-	n := uint64(0)
-	for i := range wr.SG {
-		if err := wr.SG[i].check(q); err != nil {
-			return nil, err
-		}
-		n += wr.SG[i].length()
+func newRecvWQE(wr *RecvWR, mem *memory) (*recvWQE, error) {
+	n, err := mem.checkList(wr.SG)
+	if err != nil {
+		return nil, err
 	}
 	w := recvWQEs.Get().(*recvWQE)
 	w.id, w.length = wr.ID, n

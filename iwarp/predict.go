@@ -154,7 +154,7 @@ func (q *QueuePair) predictRest(to *placer.Predictions, at, size int) bool {
 func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at, size, full int) bool {
 	for at < size {
 		n := min(full, size-at)
-		ref, _ := q.pieceOf(sg, uint64(at), uint64(n))
+		ref, _ := q.mem.pieceOf(sg, uint64(at), uint64(n))
 		if b := to.Pin(ref, n); b == nil || !addSegment(to, header, b) {
 			return false
 		}
@@ -234,7 +234,7 @@ func (q *QueuePair) seeWrites(to *placer.Predictions) {
 		if err != nil || f != rdmap.OK || op != rdmap.Write || size < longMin {
 			break
 		}
-		ref, out := q.dev.reg.Access(h.STag, h.TO, uint64(size), q.pd.dom, q, regmem.RemoteWrite)
+		ref, out := q.mem.access(h.STag, h.TO, uint64(size), regmem.RemoteWrite)
 		if out != regmem.OK {
 			break
 		}

@@ -27,8 +27,7 @@ type QueuePair struct {
 	// holds the methods for a part of the stream, for example the send queue.
 
 	set    settings
-	dev    *Device
-	pd     *ProtectionDomain
+	mem    memory
 	ext    rdmap.Extensions
 	log    *slog.Logger
 	sendCQ *CompletionQueue
@@ -39,6 +38,7 @@ type QueuePair struct {
 	wire
 	reading
 	activity
+	windows windows
 
 	life  machine.Life[lifeState] // which directions are open
 	tx    txState
@@ -46,8 +46,7 @@ type QueuePair struct {
 	stats counters
 
 	mu  perturb.Mutex
-	err error   // guarded by mu; why the stream ended
-	win windows // guarded by mu
+	err error // guarded by mu; why the stream ended
 	limits
 	ends
 }
@@ -132,7 +131,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 		return nil, err
 	}
 	q := &QueuePair{
-		set: cfg.settings(), dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(),
+		set: cfg.settings(), mem: newMemory(cfg.PD), ext: cfg.extensions(), log: cfg.logger(),
 		sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
 	}
 	q.cfg, q.born = cfg, time.Now()
@@ -140,11 +139,11 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	q.sq.OnDone, q.sq.OnDones = q.sendDone, q.sendsDone
 	q.reads.Init(max(int(cfg.ord()), 1))
 	q.ord.Store(int32(cfg.ord()))
-	if err := q.dev.add(q); err != nil {
+	if err := q.mem.dev.add(q); err != nil {
 		return nil, err
 	}
 	if err := q.attach(); err != nil {
-		q.dev.remove(q)
+		q.mem.dev.remove(q)
 		return nil, err
 	}
 	return q, nil
@@ -153,12 +152,12 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 // attach makes the completion queues the Config leaves out, and reserves room in the queues.
 func (q *QueuePair) attach() (err error) {
 	if q.sendCQ == nil {
-		if q.sendCQ, err = q.dev.NewCQ(q.set.sendDepth); err != nil {
+		if q.sendCQ, err = q.mem.dev.NewCQ(q.set.sendDepth); err != nil {
 			return err
 		}
 	}
 	if q.recvCQ == nil {
-		if q.recvCQ, err = q.dev.NewCQ(q.set.recvDepth); err != nil {
+		if q.recvCQ, err = q.mem.dev.NewCQ(q.set.recvDepth); err != nil {
 			return err
 		}
 	}
@@ -179,11 +178,11 @@ func (q *QueuePair) SendCQ() *CompletionQueue { return q.sendCQ }
 func (q *QueuePair) RecvCQ() *CompletionQueue { return q.recvCQ }
 
 // PD returns the Protection Domain of the stream.
-func (q *QueuePair) PD() *ProtectionDomain { return q.pd }
+func (q *QueuePair) PD() *ProtectionDomain { return q.mem.pd }
 
 // Register makes mem usable by this stream only. See [ProtectionDomain.Register].
 func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) { // [DDP-8.2-2] [SEC-6.1.1-3] [DDP-8.2-4] [DDP-8.3-3] [RDMAP-8.1.1-2] [SEC-6.4.5-1] [I-60]
-	return q.pd.register(mem, access, q, opt)
+	return q.mem.pd.register(mem, access, &q.mem, opt)
 }
 
 // IRD returns the number of the peer's Reads served at a time, as start-up agreed.

@@ -43,7 +43,7 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		r.Drop()
 		return len(p), 0, nil
 	}
-	if r.far == nil && q.dev.far.Load() {
+	if r.far == nil && q.mem.dev.far.Load() {
 		r.far = new(farWrites)
 	}
 	n, missing, err = r.Placer.Receive(p, mayPlan)

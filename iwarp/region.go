@@ -2,8 +2,11 @@ package iwarp
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 
+	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
 )
 
@@ -12,7 +15,7 @@ import (
 type MemoryRegion struct {
 	pd    *ProtectionDomain
 	r     *regmem.Region
-	owner *QueuePair
+	owner *memory // the only stream that may use the region, or nil
 }
 
 // STag returns the number by which peers name the region. The number is unpredictable, and is not
@@ -58,7 +61,8 @@ func (m *MemoryRegion) SGE(off, n int) SGE {
 // until invalidated by a Send of the peer, until [Window.Close] or a request of
 // [OpLocalInvalidate], or until the stream ends. Safe for concurrent use.
 type Window struct {
-	qp     *QueuePair
+	all    *windows // the windows of the stream
+	reg    *regmem.Registry
 	r      *regmem.Region
 	closed atomic.Bool
 }
@@ -71,7 +75,7 @@ type Window struct {
 // The error wraps ErrInvalid if the range is empty or exceeds the region, or if the region belongs
 // to another domain or stream. Other errors wrap ErrRegistered, ErrLimit or ErrClosed.
 func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...RegionOptions) (*Window, error) {
-	if m.pd != q.pd || m.owner != nil && m.owner != q {
+	if !q.mem.admits(m) {
 		return nil, fmt.Errorf("%w: region of another domain or stream", ErrInvalid)
 	}
 	if off < 0 || n < 0 {
@@ -81,14 +85,14 @@ func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...Regi
 	if len(opt) > 0 {
 		o = opt[0]
 	}
-	r, err := q.dev.reg.Bind(m.r, uint64(off), uint64(n), regmem.Options{
-		Rights: access.rights(), Domain: q.pd.dom, Owner: q, ZeroBased: !o.Virtual, Key: o.Key, KeySet: o.KeySet,
+	r, err := q.mem.dev.reg.Bind(m.r, uint64(off), uint64(n), regmem.Options{
+		Rights: access.rights(), Domain: q.mem.pd.dom, Owner: &q.mem, ZeroBased: !o.Virtual, Key: o.Key, KeySet: o.KeySet,
 	})
 	if err != nil {
 		return nil, wrapRegistry(err)
 	}
-	w := &Window{qp: q, r: r}
-	if !q.keepWindow(w) {
+	w := &Window{all: &q.windows, reg: q.mem.dev.reg, r: r}
+	if !q.windows.keep(w) {
 		w.Close()
 		return nil, q.closedErr()
 	}
@@ -121,8 +125,8 @@ func (w *Window) invalidate() bool {
 	if w.closed.Swap(true) {
 		return false
 	}
-	w.qp.dev.reg.Deregister(w.r)
-	w.qp.dropWindow(w)
+	w.reg.Deregister(w.r)
+	w.all.drop(w)
 	return true
 }
 
@@ -130,64 +134,59 @@ func (w *Window) invalidate() bool {
 // Invalidate is not an error when crossing our own invalidation. [I-55]
 const formerWindows = 1024
 
-// windows holds the windows made by Bind for a stream. QueuePair.mu guards all fields.
+// windows holds the windows made by Bind for a stream.
 type windows struct {
-	open   map[uint32]*Window
-	former []uint32 // ring of the STags of closed windows
-	next   int
-	gone   bool
+	mu     perturb.Mutex
+	open   map[uint32]*Window // guarded by mu
+	former []uint32           // guarded by mu; ring of the STags of closed windows
+	next   uint32             // guarded by mu; index in former of the oldest STag
+	gone   bool               // guarded by mu; closeAll was called
 }
 
-func (q *QueuePair) keepWindow(w *Window) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.win.gone {
+// keep adds an open window. It returns false after closeAll.
+func (a *windows) keep(w *Window) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.gone {
 		return false
 	}
-	if q.win.open == nil {
-		q.win.open = make(map[uint32]*Window)
+	if a.open == nil {
+		a.open = make(map[uint32]*Window)
 	}
-	q.win.open[w.STag()] = w
+	a.open[w.STag()] = w
 	return true
 }
 
-func (q *QueuePair) dropWindow(w *Window) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.win.open, w.STag())
-	if len(q.win.former) < formerWindows {
-		q.win.former = append(q.win.former, w.STag())
+// drop removes a closed window and remembers its STag.
+func (a *windows) drop(w *Window) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.open, w.STag())
+	if len(a.former) < formerWindows {
+		a.former = append(a.former, w.STag())
 		return
 	}
-	q.win.former[q.win.next] = w.STag()
-	q.win.next = (q.win.next + 1) % formerWindows
+	a.former[a.next] = w.STag()
+	a.next = (a.next + 1) % formerWindows
 }
 
-// findWindow returns the open window with the given STag, or nil. former is true if the STag
-// belonged to any of the last formerWindows closed windows.
-func (q *QueuePair) findWindow(stag uint32) (w *Window, former bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if w := q.win.open[stag]; w != nil {
+// find returns the open window with the given STag, or nil. former is true if the STag belonged to
+// any of the last formerWindows closed windows.
+func (a *windows) find(stag uint32) (w *Window, former bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.open[stag]; w != nil {
 		return w, false
 	}
-	for _, s := range q.win.former {
-		if s == stag {
-			return nil, true
-		}
-	}
-	return nil, false
+	return nil, slices.Contains(a.former, stag)
 }
 
-// closeWindows invalidates all windows of the stream and prevents new windows.
-func (q *QueuePair) closeWindows() {
-	q.mu.Lock()
-	q.win.gone = true
-	ws := make([]*Window, 0, len(q.win.open))
-	for _, w := range q.win.open {
-		ws = append(ws, w)
-	}
-	q.mu.Unlock()
+// closeAll invalidates all windows and prevents new windows.
+func (a *windows) closeAll() {
+	a.mu.Lock()
+	a.gone = true
+	ws := slices.Collect(maps.Values(a.open))
+	a.mu.Unlock()
 	for _, w := range ws {
 		w.invalidate()
 	}

@@ -99,7 +99,7 @@ func TestReadSink(t *testing.T) {
 			}
 			continue
 		}
-		if seen[r.SinkSTag] || q.dev.reg.Lookup(r.SinkSTag) != nil {
+		if seen[r.SinkSTag] || q.mem.dev.reg.Lookup(r.SinkSTag) != nil {
 			t.Errorf("sink of Read %d is %#x, which is in use", i, r.SinkSTag)
 		}
 		seen[r.SinkSTag] = true

@@ -124,7 +124,7 @@ func TestRevoke(t *testing.T) {
 func TestScope(t *testing.T) {
 	_, q1 := asInitiator(t, nil)
 	_, q2 := asInitiator(t, nil)
-	if q1.PD() == q2.PD() || q1.dev == q2.dev || q1.SendCQ() == q2.SendCQ() || q1.RecvCQ() == q2.RecvCQ() {
+	if q1.PD() == q2.PD() || q1.mem.dev == q2.mem.dev || q1.SendCQ() == q2.SendCQ() || q1.RecvCQ() == q2.RecvCQ() {
 		t.Error("streams share something by default")
 	}
 	pd := NewDevice(DeviceConfig{}).NewPD()
@@ -354,7 +354,7 @@ func TestRegions(t *testing.T) {
 	if _, err := Client(ctxt(t), x, cfg); !errors.Is(err, ErrLimit) {
 		t.Error(err)
 	}
-	if q.dev.Streams()[0].Abort(); true { // an administrator ends a stream [SEC-6.4.2-1] [SEC-6.4.4-1]
+	if q.mem.dev.Streams()[0].Abort(); true { // an administrator ends a stream [SEC-6.4.2-1] [SEC-6.4.4-1]
 		ended(t, q)
 	}
 }

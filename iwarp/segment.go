@@ -176,7 +176,7 @@ func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
 		q.rx.queues[rdmap.QueueSend].Placed(s.un, 0)
 		return nil, false
 	}
-	if q.dev.far.Load() && q.postpone(s) {
+	if q.mem.dev.far.Load() && q.postpone(s) {
 		return nil, false
 	}
 	return q.judge(s, f)

@@ -337,11 +337,11 @@ func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.R
 	if s.Region != nil {
 		r := s.Region.r
 		if pin, ok := b.Pinned(r); ok && !r.Far() {
-			p, out := regmem.Within(pin, r.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalRead)
+			p, out := q.mem.within(pin, r.Base()+s.Off+off, n, regmem.LocalRead)
 			return regmem.Of(p), out == regmem.OK
 		}
 	}
-	ref, out := s.pin(q, off, n, regmem.LocalRead)
+	ref, out := s.pin(&q.mem, off, n, regmem.LocalRead)
 	return ref, out == regmem.OK
 }
 
@@ -358,12 +358,12 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 	refs := room[:0]
 	if m.in != nil && n > 0 { // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
 		r := &m.read
-		ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
+		ref, out := q.mem.access(r.SourceSTag, r.SourceTO+off, uint64(n), regmem.RemoteRead)
 		switch { // a refused ref is neither far nor guarded
 		case t.fetches(ref):
 			var ok bool
 			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) {
-				return q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, n, q.pd.dom, q, regmem.RemoteRead)
+				return q.mem.access(r.SourceSTag, r.SourceTO+off, n, regmem.RemoteRead)
 			})
 			if !ok {
 				out = regmem.NoRegion
@@ -429,7 +429,7 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 		switch ref, ok = q.piece(b, s, off, k); {
 		case !ok:
 		case t.fetches(ref) && w.nsg == 1:
-			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) { return s.pin(q, off, n, regmem.LocalRead) })
+			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) { return s.pin(&q.mem, off, n, regmem.LocalRead) })
 		case t.fetches(ref):
 			ref, ok = t.fetch(ref)
 		case !touchable(ref):

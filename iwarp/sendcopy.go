@@ -70,9 +70,9 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 func (q *QueuePair) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
 	var out regmem.Outcome
 	if r := &m.read; m.in != nil {
-		ref, out = q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, n, q.pd.dom, q, regmem.RemoteRead) // [I-43] [I-61]
+		ref, out = q.mem.access(r.SourceSTag, r.SourceTO+off, n, regmem.RemoteRead) // [I-43] [I-61]
 	} else {
-		ref, out = m.w.sg[0].pin(q, off, n, regmem.LocalRead)
+		ref, out = m.w.sg[0].pin(&q.mem, off, n, regmem.LocalRead)
 	}
 	if out == regmem.OK && (ref.Guarded() || ref.Far()) {
 		ref.Release()

@@ -66,7 +66,7 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	if !q.ready.Load() || !q.sq.Empty() || wr.Op > OpWrite {
 		return 0, false
 	}
-	size, err := q.checkSG(wr.SG)
+	size, err := q.mem.checkList(wr.SG)
 	if err != nil || size > smallFPDU || q.checkOp(wr, size) != nil {
 		return 0, false
 	}
@@ -108,7 +108,7 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 		if k == 0 {
 			continue
 		}
-		ref, out := s.pin(q, 0, k, regmem.LocalRead)
+		ref, out := s.pin(&q.mem, 0, k, regmem.LocalRead)
 		if out != regmem.OK {
 			return 0
 		}

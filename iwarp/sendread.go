@@ -78,7 +78,7 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 		return
 	}
 	op := in.op()
-	old, f := q.atomic(&op)
+	old, f := q.mem.atomic(&op)
 	if f != rdmap.OK { // [RDMAP-4.8-12] [I-43]
 		q.failAnswer(in, 0, f)
 		return
@@ -104,23 +104,23 @@ func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	q.fault(rdmap.TerminateRDMAP(f, u), nil) // no segment is sent after the Terminate
 }
 
-// atomicTarget checks and pins the word of an Atomic Operation. The region must allow reading and
+// word checks and pins the word of an Atomic Operation. The region must allow reading and
 // writing, or Atomic Operations, and the real address must be aligned. [RDMAPX-8.2-2]
 // [RDMAPX-8.2-3] [RDMAPX-5.1.1-3] [RDMAPX-5.1.2-5] [I-67]
-func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Fault) {
-	const word = 8
-	ref, out := q.dev.reg.Access(r.STag, r.TO, word, q.pd.dom, q, regmem.RemoteAtomic)
+func (m *memory) word(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Fault) {
+	const size = 8
+	ref, out := m.access(r.STag, r.TO, size, regmem.RemoteAtomic)
 	if out == regmem.NoRights {
-		ref, out = q.dev.reg.Access(r.STag, r.TO, word, q.pd.dom, q, regmem.RemoteRead|regmem.RemoteWrite)
+		ref, out = m.access(r.STag, r.TO, size, regmem.RemoteRead|regmem.RemoteWrite)
 	}
 	if out != regmem.OK {
-		return regmem.Ref{}, readFault(refine(out, r.TO, word))
+		return regmem.Ref{}, readFault(refine(out, r.TO, size))
 	}
 	if ref.Far() { // far memory has no atomic access
 		ref.Release()
 		return regmem.Ref{}, rdmap.AccessRights
 	}
-	if uintptr(unsafe.Pointer(&ref.B()[0]))%word != 0 { // [RDMAPX-5.2.1-4] [RDMAPX-5.1.1-4] [RDMAPX-5.1.2-4]
+	if uintptr(unsafe.Pointer(&ref.B()[0]))%size != 0 { // [RDMAPX-5.2.1-4] [RDMAPX-5.1.1-4] [RDMAPX-5.1.2-4]
 		ref.Release()
 		return regmem.Ref{}, rdmap.StreamCatastrophic // [RDMAPX-5.1.1-5]
 	}
@@ -131,8 +131,8 @@ func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Faul
 // atomic instructions. The operation is therefore atomic with respect to the Atomics of all streams
 // and to uses of sync/atomic. The result is the original value. [RDMAPX-5-1] [RDMAPX-5.3-1]
 // [RDMAPX-5.4-2] [RDMAPX-5.1.1-7] [RDMAPX-5-2] [I-65]
-func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
-	ref, f := q.atomicTarget(r)
+func (m *memory) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
+	ref, f := m.word(r)
 	if f != rdmap.OK {
 		return 0, f
 	}
@@ -168,7 +168,7 @@ func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 // closing waits for the window's users, and the send role must not wait. If stag names no open
 // window, the request succeeds at once.
 func (q *QueuePair) localInvalidate(stag uint32, seq uint64) {
-	w, _ := q.findWindow(stag)
+	w, _ := q.windows.find(stag)
 	if w == nil {
 		q.finish(seq, seq+1)
 		return

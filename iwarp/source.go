@@ -1,7 +1,6 @@
 package iwarp
 
 import (
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -84,31 +83,9 @@ func (q *QueuePair) reclaim() {
 	if r.Open() && r.seg.op.IsSend() {
 		n += uint32(r.Placed())
 	}
-	q.move(to, r.recv.sg[:r.recv.nsg], uint64(n))
+	q.mem.move(to, r.recv.sg[:r.recv.nsg], uint64(n))
 	r.recv.reset()
 	r.recv.nsg = copy(r.recv.sg[:], to)
-}
-
-// move copies the first n bytes of list from to list to. It stops early if memory of either list is
-// not accessible any more.
-func (q *QueuePair) move(to, from []SGE, n uint64) {
-	for off := uint64(0); off < n; {
-		src, out := q.pieceOf(from, off, n-off)
-		if out != regmem.OK {
-			return
-		}
-		dst, out := q.pieceOf(to, off, uint64(src.Len()))
-		k := dst.Len()
-		if out == regmem.OK {
-			dst.CopyFrom(src.B()[:k])
-			dst.Release()
-		}
-		src.Release()
-		if out != regmem.OK {
-			return
-		}
-		off += uint64(k)
-	}
 }
 
 // full reports whether Receive should leave the next bytes unread. next holds the unread bytes;
@@ -148,7 +125,7 @@ func (q *QueuePair) nextRecv(head []byte, size int, last bool) *recvWQE {
 	if !ok {
 		return nil
 	}
-	w, err := newRecvWQE(&wr, q)
+	w, err := newRecvWQE(&wr, &q.mem)
 	if err != nil {
 		return nil
 	}

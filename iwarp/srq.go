@@ -30,7 +30,7 @@ func (r *recvQueue) take() (*recvWQE, bool) { return r.wait.Pop() }
 // statistics of each stream count taken and held buffers, Config.SRQShare limits the held buffers,
 // and Low signals when buffers run low. Safe for concurrent use.
 type SharedReceiveQueue struct { // [SEC-6.4.3.1-1] [DDP-8.3.2-5] [RDMAP-8.1.2-7]
-	pd  *ProtectionDomain
+	mem memory
 	q   recvQueue
 	low atomic.Int64
 	sig chan struct{}
@@ -42,12 +42,12 @@ func (p *ProtectionDomain) NewSRQ(depth int) (*SharedReceiveQueue, error) {
 	if depth <= 0 || depth > p.dev.cfg.Limits.QueueDepth {
 		return nil, fmt.Errorf("%w: receive queue of %d, at most %d", ErrLimit, depth, p.dev.cfg.Limits.QueueDepth)
 	}
-	return &SharedReceiveQueue{pd: p, q: recvQueue{depth: depth}, sig: make(chan struct{}, 1)}, nil
+	return &SharedReceiveQueue{mem: newMemory(p), q: recvQueue{depth: depth}, sig: make(chan struct{}, 1)}, nil
 }
 
 // Post adds a buffer. The error wraps ErrInvalid, ErrRegistered or ErrQueueFull.
 func (s *SharedReceiveQueue) Post(wr RecvWR) error {
-	w, err := newRecvWQE(&wr, &QueuePair{pd: s.pd, dev: s.pd.dev})
+	w, err := newRecvWQE(&wr, &s.mem)
 	if err != nil {
 		return err
 	}

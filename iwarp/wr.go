@@ -42,12 +42,12 @@ func (s *SGE) length() uint64 {
 }
 
 // check checks the element when a request is posted. It returns ErrInvalid, ErrRegistered or nil.
-func (s *SGE) check(q *QueuePair) error {
+func (s *SGE) check(mem *memory) error {
 	m := s.Region
 	if m == nil {
 		return nil
 	}
-	if m.pd != q.pd || m.owner != nil && m.owner != q {
+	if !mem.admits(m) {
 		return fmt.Errorf("%w: region of another domain or stream", ErrInvalid)
 	}
 	if size := uint64(m.r.Len()); s.Off > size || s.Len > size-s.Off {
@@ -61,11 +61,11 @@ func (s *SGE) check(q *QueuePair) error {
 
 // pin pins n bytes at offset off of the element for the rights in need. The range must be within
 // the element, as ensured by check. Unregistered memory needs no pin.
-func (s *SGE) pin(q *QueuePair, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
+func (s *SGE) pin(mem *memory, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
 	if s.Region == nil {
 		return regmem.Of(s.Buf[off : off+n : off+n]), regmem.OK
 	}
-	return s.Region.r.Access(s.Region.r.Base()+s.Off+off, n, q.pd.dom, q, need)
+	return s.Region.r.Access(s.Region.r.Base()+s.Off+off, n, mem.pd.dom, mem, need)
 }
 
 // An Op is the operation of a send request.
