@@ -38,7 +38,7 @@ const (
 // ReadyLocked implements [attend.Condition] for the call of o.
 func (o *op) ReadyLocked() (bool, error) { return o.state != opWaits, nil }
 
-// bytes returns n bytes of a write from offset off on.
+// bytes returns n bytes from offset off on.
 func (o *op) bytes(off, n int) []byte { return o.buf[off-o.base : off-o.base+n] }
 
 var opPool = sync.Pool{New: func() any { return new(op) }}
@@ -64,8 +64,8 @@ func find(ops []*op, id uint64) *op {
 	return nil
 }
 
-// bytesOf returns the bytes of writes that a sends.
-func bytesOf(writes []*op, a *sdpcore.Action) []byte { return find(writes, a.ID).bytes(a.Off, a.N) }
+// bytesOf returns the bytes of the op of a that a moves.
+func bytesOf(ops []*op, a *sdpcore.Action) []byte { return find(ops, a.ID).bytes(a.Off, a.N) }
 
 // take removes the op with the given number from ops. It returns nil if there is none.
 func take(ops *[]*op, id uint64) *op {

@@ -46,7 +46,7 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	born  time.Time
 
 	calls calls
-	recv  sideRecv
+	recv  receiver
 	send  sender
 	advs  adverts
 	drv   driver
@@ -108,7 +108,7 @@ func (c *Conn) attach(s *setup) {
 	c.qp = s.qp
 	c.queue.Store(s.cq)
 	c.drv.pooled = s.pooled
-	c.recv.in = s.in
+	c.recv.move(s.in)
 	c.send.attach(s.qp, c.layout, s.sendDepth)
 	c.alarm.attend = c.now() + attendTime
 }

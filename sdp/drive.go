@@ -149,11 +149,7 @@ func (c *Conn) completion(now sdpcore.Time, e *iwarp.Completion) {
 	case iwarp.OpRecv:
 		c.received(now, e)
 	case iwarp.OpRead:
-		b := c.recv.local[0]
-		c.recv.local = c.recv.local[1:]
-		if b != nil {
-			c.recv.holds = append(c.recv.holds, hold{b, -1})
-		}
+		c.recv.fetched()
 		c.sendsDone(e.ID)
 		c.exec(c.m.ReadDone(now, c.room()))
 	default:
@@ -178,17 +174,10 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	if body == nil {
 		body = head[n:]
 	}
-	r.cur, r.index, r.kept = body, int(e.ID), false
+	r.open(int(e.ID), body)
 	c.flow.message(len(body))
-	if len(r.cur) == 0 {
-		r.in.release(r.index) // released before the machine answers, because the answer gives credit
-		r.kept = true
-	}
 	c.exec(c.m.Receive(now, &msg, e.STag, e.Invalidated, c.room()))
-	if !r.kept {
-		r.in.release(r.index)
-	}
-	r.cur = nil
+	r.close()
 }
 
 // An alarm is the timer of a connection, and the times served besides the deadline of the machine.

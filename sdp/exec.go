@@ -9,23 +9,6 @@ import (
 	"viaduct/iwarp"
 )
 
-// sideRecv is the state of receiving.
-type sideRecv struct {
-	in    *inbox
-	cur   []byte // payload of the message being handled
-	index int    // index of the message's Private Buffer
-	kept  bool   // whether the machine holds that buffer
-	holds []hold // payload that waits for reads, from index head on
-	head  int
-	local [][]byte // memory of each RDMA Read in progress, oldest first; nil for one into a call's buffer
-}
-
-// A hold is payload waiting for a read.
-type hold struct {
-	b     []byte
-	index int // index of the Private Buffer that contains b, or -1 if none does
-}
-
 // exec performs the actions of an event, all of them by iWARP. [SDP-8.1.1-1] [SDP-8.1.1-32] mu must
 // be held.
 func (c *Conn) exec(acts []sdpcore.Action) {
@@ -46,15 +29,13 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpRDMARead:
 			c.rdmaRead(a)
 		case sdpcore.OpHold:
-			c.recv.holds = append(c.recv.holds, hold{c.recv.cur[:a.N], c.recv.index})
-			c.recv.kept = true
+			c.recv.hold(a.N)
 		case sdpcore.OpCompact:
-			c.compact(a.N)
+			c.recv.compact(a.N)
 		case sdpcore.OpCopy:
-			o := find(c.calls.reads, a.ID)
-			c.takeHeld(o.buf[a.Off:a.Off+a.N], a.N)
+			c.recv.take(bytesOf(c.calls.reads, a), a.N)
 		case sdpcore.OpDrop:
-			c.takeHeld(nil, a.N)
+			c.recv.take(nil, a.N)
 		case sdpcore.OpRevoke:
 			c.advs.revoke(a.Adv)
 		case sdpcore.OpWriteDone:
@@ -66,10 +47,9 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpReadDone:
 			c.readDone(a)
 		case sdpcore.OpUrgentPending:
-			c.urg.pending++
-			c.urg.notify()
+			c.urg.announced()
 		case sdpcore.OpUrgent:
-			c.urgentCame(a)
+			c.urg.came(a.Pos, c.recv.cur, a.Local)
 		case sdpcore.OpMode:
 			c.opt.Logger.Debug("mode", "remote", c.path.Remote, "sending", a.Local, "mode", a.Msg.Mode)
 		case sdpcore.OpResize:
@@ -120,7 +100,7 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 	var b []byte
 	access := iwarp.RemoteRead
 	if a.Msg.MID == sdpwire.SinkAvail {
-		c.withdraw()
+		c.recv.withdraw(c.qp)
 		b, access = find(c.calls.reads, a.RID).buf[:a.Msg.Size], iwarp.RemoteWrite
 	} else {
 		b = find(c.calls.writes, a.ID).bytes(a.Off, int(a.Msg.Size))
@@ -141,85 +121,11 @@ func (c *Conn) rdmaRead(a *sdpcore.Action) {
 		b = make([]byte, a.N)
 		local = b
 	} else {
-		c.withdraw()
+		c.recv.withdraw(c.qp)
 		b = bytesOf(c.calls.reads, a)
 	}
 	c.recv.local = append(c.recv.local, local)
 	c.send.read(b, iwarp.RemoteAddr{STag: a.STag, TO: a.TO})
-}
-
-// takeHeld moves n bytes from the front of the held payload to dst. If dst is nil, takeHeld drops
-// the bytes.
-func (c *Conn) takeHeld(dst []byte, n int) {
-	r := &c.recv
-	for n > 0 {
-		h := &r.holds[r.head]
-		k := min(n, len(h.b))
-		if dst != nil {
-			if &dst[0] != &h.b[0] { // otherwise the bytes were received here directly
-				copy(dst, h.b[:k])
-			}
-			dst = dst[k:]
-		}
-		h.b = h.b[k:]
-		n -= k
-		if len(h.b) == 0 {
-			if h.index >= 0 {
-				c.recv.in.release(h.index)
-			}
-			*h = hold{}
-			r.head++
-		}
-	}
-	if r.head == len(r.holds) {
-		r.holds, r.head = r.holds[:0], 0
-	}
-}
-
-// compact copies the n bytes of the newest held payload out of its Private Buffer, and releases the
-// buffer.
-func (c *Conn) compact(n int) {
-	r := &c.recv
-	h := &r.holds[len(r.holds)-1]
-	index := h.index
-	if before := len(r.holds) - 2; before >= r.head && r.holds[before].index < 0 {
-		r.holds[before].b = append(r.holds[before].b, h.b[:n]...)
-		*h = hold{}
-		r.holds = r.holds[:len(r.holds)-1]
-	} else {
-		*h = hold{b: append(make([]byte, 0, max(n, 512)), h.b[:n]...), index: -1}
-	}
-	c.recv.in.release(index)
-}
-
-// withdraw takes back the lent buffer of the waiting read, if any. From now on only RDMA Writes of
-// the peer and our own RDMA Reads place bytes there. Bytes in the buffer not yet counted by the
-// machine are copied to Private Buffers.
-func (c *Conn) withdraw() {
-	if c.recv.in.lends() {
-		c.qp.Reclaim()
-		c.keepLoose()
-	}
-}
-
-// keepLoose copies to Private Buffers the bytes that arrived directly in the buffer of a read, but
-// are not yet counted as read by the machine.
-func (c *Conn) keepLoose() {
-	r := &c.recv
-	if !r.in.lending() {
-		return
-	}
-	for i := r.head; i < len(r.holds); i++ {
-		if h := &r.holds[i]; h.index >= 0 {
-			h.b = r.in.own(h.index, h.b)
-		}
-	}
-	if r.cur != nil && !r.kept {
-		r.cur = r.in.own(r.index, r.cur)
-	}
-	for i := range r.in.slots {
-		r.in.own(i, nil)
-	}
 }
 
 // writeDone ends write a.ID, no longer needed by the machine, or keeps the write until its Sends
@@ -241,7 +147,7 @@ func (c *Conn) writeDone(a *sdpcore.Action) {
 func (c *Conn) readDone(a *sdpcore.Action) {
 	o := take(&c.calls.reads, a.ID)
 	o.n, o.err = a.N, a.Err
-	c.withdraw()
+	c.recv.withdraw(c.qp)
 	c.calls.end(o)
 }
 

@@ -51,7 +51,7 @@ func (c *Conn) readLocked(p []byte, full bool) (int, error) {
 func (c *Conn) readEnded(o *op, full bool) (int, error) {
 	n, err := o.n, o.err
 	freeOp(o)
-	c.urg.advance(n)
+	c.urg.read(n)
 	if err == nil {
 		return n, nil
 	}

@@ -147,12 +147,9 @@ func (c *Conn) suspendedNow(err error) {
 
 // export returns the state of the connection, and ends the connection in this process.
 func (c *Conn) export() *State {
-	st := &State{core: c.m.State(), Token: c.token}
+	st := &State{core: c.m.State(), Token: c.token, Held: c.recv.held()}
 	st.Local, _ = netip.ParseAddrPort(c.path.Local.String())
 	st.Remote, _ = netip.ParseAddrPort(c.path.Remote.String())
-	for _, h := range c.recv.holds[c.recv.head:] {
-		st.Held = append(st.Held, h.b...)
-	}
 	for _, o := range c.calls.writes {
 		if off, ok := c.m.Detachable(o.id); ok && o.own {
 			st.Unsent = append(st.Unsent, o.buf[off-o.base:]...)
@@ -232,15 +229,7 @@ func (c *Conn) comeBack(port uint16) error {
 func (c *Conn) resume(s *setup, p sdpcore.Params) {
 	c.send.last = 0 // a DisConn is sent again
 	c.sendsDone(^uint64(0))
-	// The new stream has other buffers, so held payload is copied.
-	for i := c.recv.head; i < len(c.recv.holds); i++ {
-		h := &c.recv.holds[i]
-		if h.index >= 0 {
-			h.b, h.index = append([]byte(nil), h.b...), -1
-		}
-	}
 	c.attach(s)
-	c.recv.local = nil
 	c.suspended, c.drv.llp = false, false
 	c.exec(c.m.Resume(c.now(), p, c.room()))
 	c.queue.Load().Handle(c.completed)
@@ -333,7 +322,7 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 	c.path, c.token = a.path, st.Token
 	c.path.Why = "moved here from another holder"
 	if len(st.Held) > 0 { // [SDP-13.1.1-16]
-		c.recv.holds = append(c.recv.holds, hold{append([]byte(nil), st.Held...), -1})
+		c.recv.holdCopy(slices.Clone(st.Held))
 	}
 	c.urg.readPos = st.core.RecvPos - uint64(len(st.Held))
 	if len(st.Unsent) > 0 {

@@ -60,7 +60,7 @@ func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
 	o.onDone = func() {
 		t.n, t.err = o.n, o.err
 		if read {
-			c.urg.advance(o.n)
+			c.urg.read(o.n)
 		}
 		close(t.done)
 	}

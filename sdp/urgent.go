@@ -1,9 +1,5 @@
 package sdp
 
-import (
-	"viaduct/internal/sdpcore"
-)
-
 // urgent is the receiving side's state of urgent data. [D-29]
 type urgent struct {
 	pending int           // number of announced urgent bytes
@@ -23,19 +19,44 @@ func (u *urgent) notify() {
 	}
 }
 
-func (u *urgent) advance(n int) { u.readPos += uint64(n) }
+// announced records the announcement of an urgent byte.
+func (u *urgent) announced() {
+	u.pending++
+	u.notify()
+}
 
-// urgentCame records the arrival of an urgent byte.
-func (c *Conn) urgentCame(a *sdpcore.Action) {
-	c.urg.newest, c.urg.seen = a.Pos, true
-	if a.Local {
-		c.urg.apart = append(c.urg.apart, c.recv.cur[len(c.recv.cur)-1])
-		c.urg.newest -= uint64(len(c.urg.apart) - 1)
-		if len(c.urg.apart) > 16 { // only the newest are kept, like TCP
-			c.urg.apart = c.urg.apart[len(c.urg.apart)-16:]
+// came records the arrival of the urgent byte at position pos of the stream. If apart is true, the
+// byte is not in the stream; it is the last byte of p, the payload of the message.
+func (u *urgent) came(pos uint64, p []byte, apart bool) {
+	u.newest, u.seen = pos, true
+	if apart {
+		u.apart = append(u.apart, p[len(p)-1])
+		u.newest -= uint64(len(u.apart) - 1)
+		if len(u.apart) > 16 { // only the newest are kept, like TCP
+			u.apart = u.apart[len(u.apart)-16:]
 		}
 	}
-	c.urg.notify()
+	u.notify()
+}
+
+// read counts n bytes that a read has taken from the stream.
+func (u *urgent) read(n int) { u.readPos += uint64(n) }
+
+// ahead returns the number of bytes to read before the newest urgent byte.
+func (u *urgent) ahead() (n int, ok bool) {
+	if !u.seen || u.newest < u.readPos {
+		return 0, false
+	}
+	return int(u.newest - u.readPos), true
+}
+
+// mark returns the index of the newest urgent byte among the last n bytes read, or -1.
+func (u *urgent) mark(n int) int {
+	begin := u.readPos - uint64(n)
+	if !u.seen || u.newest < begin || u.newest >= u.readPos {
+		return -1
+	}
+	return int(u.newest - begin)
 }
 
 // WriteUrgent sends p, and marks the last byte as urgent. The urgent byte is announced to the peer
@@ -69,10 +90,7 @@ func (c *Conn) UrgentMark() (before int, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.look()
-	if !c.urg.seen || c.urg.newest < c.urg.readPos {
-		return 0, false
-	}
-	return int(c.urg.newest - c.urg.readPos), true
+	return c.urg.ahead()
 }
 
 // ReadMarked reads like Read, and returns in mark the index of the urgent byte in p[:n], or -1 if
@@ -82,11 +100,10 @@ func (c *Conn) ReadMarked(p []byte) (n, mark int, err error) {
 	c.mu.Lock()
 	defer c.unlock()
 	n, err = c.readLocked(p, false)
-	begin := c.urg.readPos - uint64(n)
-	if c.opt.UrgentApart || !c.urg.seen || c.urg.newest < begin || c.urg.newest >= c.urg.readPos {
+	if c.opt.UrgentApart {
 		return n, -1, err
 	}
-	return n, int(c.urg.newest - begin), err
+	return n, c.urg.mark(n), err
 }
 
 // ReadUrgent returns the oldest urgent byte kept out of the stream, see Options.UrgentApart. The
