@@ -31,7 +31,7 @@ func TestBegunTwice(t *testing.T) {
 		f := p.enc.Append(nil, seg(rdmap.Send, 0, ddp.MSN(id+1), 0, true, pattern(size, byte(id))))
 		p.raw(f[:size/2])
 		for end, begun := timeUp(), false; !begun; {
-			if q.fc.WithReceiver(func() { begun = q.rx.recv != nil }); end() {
+			if q.link.fc.WithReceiver(func() { begun = q.rx.recv != nil }); end() {
 				t.Fatal("not begun")
 			}
 		}
@@ -185,7 +185,7 @@ func TestBeginLong(t *testing.T) {
 			}
 			var enc mpa.Encoder
 			p := enc.Append(nil, head, pattern(c.size, 1))[:c.come]
-			q.fc.WithReceiver(func() {
+			q.link.fc.WithReceiver(func() {
 				r := &q.rx
 				s := &r.seg
 				w := &sendWQE{nsg: 1}

@@ -89,7 +89,7 @@ func (c *Completion) Err() error {
 		return c.Status.err()
 	}
 	cause := c.QP.Err()
-	if cause == nil && c.Op == OpRecv && c.QP.peerEnd.has() {
+	if cause == nil && c.Op == OpRecv && c.QP.life.peerEnd.has() {
 		cause = io.EOF
 	}
 	if cause == nil {

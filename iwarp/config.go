@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"time"
 
@@ -189,20 +190,19 @@ type Config struct {
 
 // settings holds the part of the Config in use until the end of the stream.
 type settings struct {
-	sendDepth, recvDepth int
-	ord                  int
-	share                int
-	maxRead              uint32
-	strictInvalidate     bool
-	noNudge              bool
-	endWithPeer          bool
-	fixedSize            bool // FPDUs have a fixed size
-	closeTimeout         time.Duration
+	sendDepth        int
+	ord, share       int32
+	maxRead          uint32
+	strictInvalidate bool
+	noNudge          bool
+	endWithPeer      bool
+	fixedSize        bool // FPDUs have a fixed size
+	closeTimeout     time.Duration
 }
 
 func (c *Config) settings() settings {
 	return settings{
-		sendDepth: c.SendDepth, recvDepth: c.RecvDepth, ord: int(c.ord()), share: c.SRQShare,
+		sendDepth: c.SendDepth, ord: int32(c.ord()), share: int32(min(c.SRQShare, math.MaxInt32)),
 		maxRead: c.MaxRead, strictInvalidate: c.StrictInvalidate, noNudge: c.NoNudge, endWithPeer: c.EndWithPeer,
 		fixedSize: c.FPDUSize != 0, closeTimeout: duration(c.CloseTimeout, defaultCloseTimeout),
 	}

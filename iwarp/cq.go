@@ -262,11 +262,11 @@ func (p *progress) Unpoll() {
 func (p *progress) Expects() bool {
 	users := *p.users.Load()
 	return len(users) <= maxPolled && slices.ContainsFunc(users, func(q *QueuePair) bool {
-		if !q.ready.Load() {
+		if !q.link.ready.Load() {
 			return false
 		}
 		q.ring()
-		return q.fc.Expects()
+		return q.link.fc.Expects()
 	})
 }
 
@@ -274,7 +274,7 @@ func (p *progress) Expects() bool {
 // maxPolled, or if a connection is not ready.
 func (p *progress) Near() bool {
 	users := *p.users.Load()
-	far := func(q *QueuePair) bool { return !q.ready.Load() || !q.fc.Near() }
+	far := func(q *QueuePair) bool { return !q.link.ready.Load() || !q.link.fc.Near() }
 	return 0 < len(users) && len(users) <= maxPolled && !slices.ContainsFunc(users, far)
 }
 
@@ -283,10 +283,10 @@ func (p *progress) Near() bool {
 func (p *progress) SleepAt(s *attend.Sleeper) bool {
 	users := *p.users.Load()
 	for _, q := range users {
-		if !q.ready.Load() {
+		if !q.link.ready.Load() {
 			return false
 		}
-		if !q.fc.SleepAt(s) {
+		if !q.link.fc.SleepAt(s) {
 			return false
 		}
 	}

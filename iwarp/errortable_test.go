@@ -396,7 +396,7 @@ func TestErrorTable(t *testing.T) {
 				if c.ddp && (e.SegLen != len(bad) || !bytes.Equal(e.DDP, bad[:ddp.HeaderLen(bad[0])])) { // [DDP-7.1-15] [RDMAP-3.1-4]
 					t.Errorf("error has segment length %d, header %x", e.SegLen, e.DDP)
 				}
-				<-q.gone.C()
+				<-q.life.gone.C()
 				if !bytes.Equal(g.mem, bytes.Repeat([]byte{0xaa}, 64)) { // [DDP-7.1-14]
 					t.Errorf("memory was changed: %x", g.mem)
 				}
@@ -481,7 +481,7 @@ func TestMPAErrors(t *testing.T) {
 			if ce, ok := errors.AsType[*mpa.CRCError](e); !ok || ce.Field == ce.Computed {
 				t.Errorf("cause %v", e.Cause)
 			}
-			<-q.gone.C()
+			<-q.life.gone.C()
 			if bytes.ContainsRune(mr.Bytes(), 2) {
 				t.Error("damaged data was placed")
 			}

@@ -103,7 +103,7 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 	}
 	e := (*engine)(q)
 	var buf []byte
-	q.fc.Quiesce() // no other goroutine receives, because reads of the connection block
+	q.link.fc.Quiesce() // no other goroutine receives, because reads of the connection block
 	for len(stream) > 0 {
 		k := min(cut, len(stream))
 		buf = append(buf, stream[:k]...)

@@ -56,7 +56,7 @@ func TestTruncatedFile(t *testing.T) {
 			p.ulpdu(c.u(mr))
 			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
 			p.c.Close()
-			<-q.gone.C()
+			<-q.life.gone.C()
 			within(t, "Close of the region", func() { mr.Close() }) // no pin may be left
 		})
 	}

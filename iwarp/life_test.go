@@ -243,10 +243,10 @@ func TestLost(t *testing.T) {
 				p.terminate([]byte{0x20, 1, 0, 0})
 			}
 			e := wantTerminate(t, ended(t, q), false, 2, 0, 1)
-			if !c.told && (!q.txFailed.has() || e.Raw != nil) {
+			if !c.told && (!q.life.txFailed.has() || e.Raw != nil) {
 				t.Errorf("the sending direction is not told, or sends %x", e.Raw)
 			}
-			<-q.gone.C()
+			<-q.life.gone.C()
 			for i := range 3 { // completions have the order of posting
 				if c, ok := q.RecvCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed {
 					t.Errorf("%+v, %t", c, ok)
@@ -301,7 +301,7 @@ func TestTerminateReceived(t *testing.T) {
 						t.Error("no hint")
 					}
 					p.c.Close()
-					<-q.gone.C()
+					<-q.life.gone.C()
 					if c, ok := q.RecvCQ().Poll(); !ok || c.Status != StatusFlushed {
 						t.Errorf("%+v, %t", c, ok)
 					}
@@ -332,7 +332,7 @@ func TestTerminateReceived(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 		p.c.Close()
-		<-q.gone.C()
+		<-q.life.gone.C()
 		for i, want := range []Status{StatusFlushed, StatusRemote, StatusFlushed} {
 			if c, ok := q.SendCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != want {
 				t.Errorf("%+v, %t", c, ok)
@@ -386,7 +386,7 @@ func TestTerminateArrives(t *testing.T) {
 		t.Errorf("%d bytes went before the Terminate", n)
 	}
 	p.fin()
-	<-q.gone.C()
+	<-q.life.gone.C()
 	flushed := 0
 	for i := range 20 {
 		c, ok := q.SendCQ().Poll()
@@ -567,11 +567,11 @@ func TestCloseBehindInvalidation(t *testing.T) {
 	if err := q.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if time.Sleep(10 * time.Millisecond); q.drained.has() {
+	if time.Sleep(10 * time.Millisecond); q.life.drained.has() {
 		t.Error("our direction has ended before the invalidation")
 	}
 	pin.Release()
-	testkit.Await(t, "the end of our direction", q.drained.C())
+	testkit.Await(t, "the end of our direction", q.life.drained.C())
 	if c, ok := q.SendCQ().Poll(); !ok || c.ID != 1 || c.Status != StatusOK {
 		t.Errorf("our direction has ended before the completion: %t, %+v", ok, c)
 	}
@@ -583,7 +583,7 @@ func TestCloseBehindInvalidation(t *testing.T) {
 // the next poll, in the poll before a wait, and by a call of Stats.
 func TestPolledActivity(t *testing.T) {
 	p, q := asResponder(t, &Config{Polled: true})
-	if !q.fc.InPlace() {
+	if !q.link.fc.InPlace() {
 		t.Skip("SKIPPED: there is no fast path on this system")
 	}
 	for i, note := range []func(){
@@ -592,20 +592,20 @@ func TestPolledActivity(t *testing.T) {
 		func() { q.RecvCQ().Arm(false) },
 	} {
 		p.ulpdu(tag(rdmap.Write, 0, 0, true, nil))
-		for end := time.Now().Add(patience); int(q.stats.recvFPDUs.Load()) == i; q.RecvCQ().Poll() {
+		for end := time.Now().Add(patience); int(q.active.received.Load()) == i; q.RecvCQ().Poll() {
 			if time.Now().After(end) {
 				t.Fatal("nothing comes")
 			}
 		}
-		if !q.unnoted() {
+		if !q.active.unnoted() {
 			t.Errorf("%d: a poll has read the clock", i)
 		}
 		before := time.Now()
-		if note(); q.unnoted() || q.lastActivity().Before(before) {
-			t.Errorf("%d: noted as of %v before", i, before.Sub(q.lastActivity()))
+		if note(); q.active.unnoted() || q.active.last().Before(before) {
+			t.Errorf("%d: noted as of %v before", i, before.Sub(q.active.last()))
 		}
-		last := q.lastActivity()
-		if q.RecvCQ().Poll(); !q.lastActivity().Equal(last) {
+		last := q.active.last()
+		if q.RecvCQ().Poll(); !q.active.last().Equal(last) {
 			t.Errorf("%d: a poll that found nothing was an activity", i)
 		}
 	}
@@ -622,7 +622,7 @@ func TestLocalFaults(t *testing.T) {
 		if !errors.Is(q.Err(), ErrLocalAccess) {
 			t.Error(q.Err())
 		}
-		<-q.gone.C()
+		<-q.life.gone.C()
 		c, ok := cq.Poll()
 		if !ok || c.ID != id || c.Status != StatusLocalAccess || c.Len != 0 || !errors.Is(c.Err(), ErrLocalAccess) {
 			t.Errorf("%+v, %t", c, ok)

@@ -100,7 +100,7 @@ func (q *QueuePair) failResponse(*segment, regmem.Outcome, error) {
 	p := q.reads.Front()
 	// The end of the stream flushes the Read with this status.
 	q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
-	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+	q.life.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
 // readDone completes our oldest Read or Atomic and removes the request from q.reads. The ready
@@ -194,7 +194,7 @@ func (q *QueuePair) endSend(s *segment) {
 // failSend ends the stream because memory of a receive is not accessible any more. [I-34] [I-66]
 func (q *QueuePair) failSend(*segment, regmem.Outcome, error) {
 	q.completeRecv(StatusLocalAccess, 0)
-	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+	q.life.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
 // deliver completes the receive of a message of n bytes. First, deliver invalidates the STag named
@@ -273,7 +273,7 @@ func (q *QueuePair) checkRequest(s *segment, busy int32) refusal {
 // endRequest queues a request, to be answered by the send role.
 func (q *QueuePair) endRequest(s *segment) {
 	if q.life.Load().finished() { // our direction has ended, so no answer can be sent [I-33]
-		q.endWith(lostError(errNoAnswer), endAbort)
+		q.life.lost(errNoAnswer)
 		return
 	}
 	q.rx.queues[rdmap.QueueReadRequest].Placed(s.un, s.size)
@@ -342,7 +342,7 @@ func (q *QueuePair) beginTerminate(s *segment) refusal {
 func (q *QueuePair) endTerminate(s *segment) {
 	t, _, _ := rdmap.ParseTerminate(s.payload())
 	q.blame(t)
-	q.endWith(terminateError(t, true, s.payload(), nil), endQuiet)
+	q.life.endWith(terminateError(t, true, s.payload(), nil), endQuiet)
 }
 
 // blame sets the status of a Read or Atomic to StatusRemote if the Terminate t contains the header

@@ -51,7 +51,7 @@ func (n *nudger) look() {
 	now := time.Now()
 	kept := list[:0]
 	for _, s := range list {
-		if s.q.stats.recvFPDUs.Load() > 0 || s.q.life.Load().ended() {
+		if s.q.active.received.Load() > 0 || s.q.life.Load().ended() {
 			continue
 		}
 		if !now.Before(s.at) {

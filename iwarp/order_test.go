@@ -189,7 +189,7 @@ func TestReadResponses(t *testing.T) {
 			body := binary.BigEndian.AppendUint16([]byte{c.layer<<4 | c.typ, c.co, 0xc0, 0}, uint16(len(bad)))
 			p.terminate(append(body, bad[:14]...))
 			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
-			<-q.gone.C()
+			<-q.life.gone.C()
 			if comp, ok := q.SendCQ().Poll(); !ok || comp.Status != want {
 				t.Errorf("%+v, %t", comp, ok)
 			}

@@ -53,7 +53,7 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 		return sent, nil
 	}
 	if !q.life.Load().posts() {
-		return false, q.closedErr()
+		return false, q.life.closedErr()
 	}
 	if q.reserve(1) == 0 {
 		return false, ErrQueueFull
@@ -78,7 +78,7 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 // may then reuse the memory at once, though the requests complete later. The memory of Reads and
 // Atomics stays lent. KeepSends does not wait for the peer. Call it only after start-up.
 func (q *QueuePair) KeepSends() {
-	q.fc.WithSender(func() {
+	q.link.fc.WithSender(func() {
 		q.sq.Each(func(w **sendWQE) {
 			if (*w).op.reads() {
 				return
@@ -122,7 +122,7 @@ const postRun = 16
 // requests. If n is less than len(wrs), err is the error of Post for wrs[n].
 func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	if !q.life.Load().posts() { // [DDP-6.2.1-2]
-		return 0, q.closedErr()
+		return 0, q.life.closedErr()
 	}
 	room := q.reserve(len(wrs))
 	var ws [postRun]*sendWQE
@@ -225,7 +225,7 @@ func (q *QueuePair) checkOp(wr *SendWR, n uint64) error {
 		if q.ord.Load() == 0 {
 			return ErrNoReads
 		}
-		if q.peerEnd.has() {
+		if q.life.peerEnd.has() {
 			return ErrPeerClosed
 		}
 	}
@@ -315,9 +315,9 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 		return fmt.Errorf("%w: the stream has a shared receive queue", ErrInvalid)
 	}
 	if q.life.Load().ended() {
-		return q.closedErr()
+		return q.life.closedErr()
 	}
-	if q.peerEnd.has() {
+	if q.life.peerEnd.has() {
 		return ErrPeerClosed
 	}
 	w, err := newRecvWQE(&wr, &q.mem)
@@ -328,7 +328,7 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 		freeRecvWQE(w)
 		return err
 	}
-	if q.peerEnd.has() || q.life.Load() == lifeFlushed {
+	if q.life.peerEnd.has() || q.life.Load() == lifeFlushed {
 		q.flushRecvs()
 	}
 	return nil

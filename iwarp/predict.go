@@ -105,7 +105,7 @@ func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 	}
 	come := math.MaxInt
 	if lent.Partial < len(lent.Payload)/lent.Size {
-		come = q.fc.Pending()
+		come = q.link.fc.Pending()
 	}
 	for p := lent.Payload; len(p) >= lent.Size; p = p[lent.Size:] {
 		if !to.Try(func() bool {
@@ -221,11 +221,11 @@ func (q *QueuePair) seeWrites(to *placer.Predictions) {
 	if !r.see.Worth() {
 		return
 	}
-	come := q.fc.Ahead()
+	come := q.link.fc.Ahead()
 	var b [mpa.LengthLen + ddp.TaggedLen]byte
 	for {
 		at := to.Next()
-		if at+len(b) > come || !q.fc.LookAhead(at, b[:]) {
+		if at+len(b) > come || !q.link.fc.LookAhead(at, b[:]) {
 			return
 		}
 		h, n, err := ddp.ParseTagged(b[mpa.LengthLen:])

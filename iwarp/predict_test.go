@@ -89,7 +89,7 @@ func TestReadsAhead(t *testing.T) {
 						t.Fatalf("round %d: %+v", round, c)
 					}
 				}
-				q.fc.WithReceiver(func() { most = max(most, cap(q.rx.Ahead())) })
+				q.link.fc.WithReceiver(func() { most = max(most, cap(q.rx.Ahead())) })
 				if done += n; n == 0 && (len(stream) > 0 || done == len(bufs)+1) {
 					break
 				}
@@ -114,7 +114,7 @@ func TestReadsAhead(t *testing.T) {
 	if most < 4 {
 		t.Errorf("at most %d pieces of memory were read to ahead", most)
 	}
-	q.fc.WithReceiver(func() {
+	q.link.fc.WithReceiver(func() {
 		if len(q.rx.Ahead()) > 0 {
 			t.Error("memory is pinned still")
 		}

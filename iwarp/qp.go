@@ -1,20 +1,15 @@
 package iwarp
 
 import (
-	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"viaduct/internal/frameio"
-	"viaduct/internal/machine"
-	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
-	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
+	"viaduct/samehost"
 )
 
 // A QueuePair is an RDMAP Stream: a send queue, a receive queue and a TCP connection. [Dial],
@@ -29,26 +24,20 @@ type QueuePair struct {
 	set    settings
 	mem    memory
 	ext    rdmap.Extensions
-	log    *slog.Logger
 	sendCQ *CompletionQueue
 	recvCQ *CompletionQueue
 
 	sendQueue
 	receives
-	wire
 	reading
-	activity
 	windows windows
 
-	life  machine.Life[lifeState] // which directions are open
-	tx    txState
-	rx    rxState
-	stats counters
-
-	mu  perturb.Mutex
-	err error // guarded by mu; why the stream ended
-	limits
-	ends
+	link   link
+	life   life
+	active activity
+	tx     txState
+	rx     rxState
+	stats  counters
 }
 
 // A sendQueue holds the posted requests, and the conditions for delaying requests.
@@ -58,6 +47,7 @@ type sendQueue struct {
 	spare       spareWQEs
 	direct      directSend
 	unpublished []Completion // completions to be published together; guarded by the lock of sq
+	nudge       atomic.Bool  // whether to send a zero-length Write [I-10]
 	blocked     atomic.Bool  // the send queue waits for Reads to complete
 	waiting     atomic.Bool  // requests were posted with More, and sending was not started
 
@@ -75,53 +65,12 @@ type receives struct {
 	flushing sync.Mutex  // held from taking a receive until its flushed completion is published
 }
 
-// The wire holds the connection. start sets the fields before the stream sends or receives FPDUs.
-type wire struct {
-	cfg       *Config // used during start-up, then nil
-	fc        *frameio.Conn
-	conn      net.Conn
-	params    mpa.Params
-	responder *mpa.Responder // nil for an Initiator, and after the first FPDU
-	initiator bool
-	ready     atomic.Bool // whether fc and the fields above are set
-
-	sendOpen atomic.Bool            // whether we may send FPDUs [MPA-7.1.2-15]
-	nudge    atomic.Bool            // whether to send a zero-length Write [I-10]
-	term     atomic.Pointer[[]byte] // RDMAP header of the Terminate to send, or nil
-}
-
 // The reading part holds the outstanding Reads and Atomics of both directions, and their limits.
 type reading struct {
 	reads   queue.Ring[pendingRead]
 	inbound inboundRing
 	ord     atomic.Int32 // limit of our outstanding Reads
 	ird     atomic.Int32 // limit of the peer's outstanding Reads
-}
-
-// An activity is the time of the last traffic. Reading the clock takes a good part of the time of a
-// short message, so a polling consumer records the activity in the next empty poll.
-type activity struct {
-	born  time.Time
-	moved atomic.Int64  // time of the last traffic, in nanoseconds since born
-	noted atomic.Uint64 // number of received FPDUs when moved was set
-}
-
-// limits holds the timers of a stream, and counts the goroutines.
-type limits struct {
-	timers []*time.Timer // guarded by mu; timers that have not fired
-	limit  *time.Timer   // guarded by mu; the timer, also in timers, that waits for the first FPDU
-	wg     sync.WaitGroup
-}
-
-// ends holds the steps in the end of a stream.
-type ends struct {
-	closer   atomic.Bool // Close was called, and ends the stream instead of endInOrder
-	ended    event       // the stream has ended, and err is set
-	drained  event       // our direction has ended in order
-	peerEnd  event       // the peer has ended its direction
-	termSent event       // TCP has the Terminate
-	txFailed event       // nothing can be sent any more
-	gone     event       // tearDown is complete
 }
 
 // newQueuePair returns a stream without a connection. The stream keeps cfg; nobody else may use
@@ -131,10 +80,12 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 		return nil, err
 	}
 	q := &QueuePair{
-		set: cfg.settings(), mem: newMemory(cfg.PD), ext: cfg.extensions(), log: cfg.logger(),
+		set: cfg.settings(), mem: newMemory(cfg.PD), ext: cfg.extensions(),
 		sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
 	}
-	q.cfg, q.born = cfg, time.Now()
+	q.link.cfg = cfg
+	q.active.born = time.Now()
+	q.life.link, q.life.log, q.life.down = &q.link, cfg.logger(), q.tearDown
 	q.supply, q.srq, q.rq.depth = cfg.Source, cfg.SRQ, cfg.RecvDepth
 	q.sq.OnDone, q.sq.OnDones = q.sendDone, q.sendsDone
 	q.reads.Init(max(int(cfg.ord()), 1))
@@ -157,14 +108,14 @@ func (q *QueuePair) attach() (err error) {
 		}
 	}
 	if q.recvCQ == nil {
-		if q.recvCQ, err = q.mem.dev.NewCQ(q.set.recvDepth); err != nil {
+		if q.recvCQ, err = q.mem.dev.NewCQ(q.rq.depth); err != nil {
 			return err
 		}
 	}
 	if err := q.sendCQ.attach(q, q.set.sendDepth); err != nil {
 		return err
 	}
-	if err := q.recvCQ.attach(q, q.set.recvDepth); err != nil {
+	if err := q.recvCQ.attach(q, q.rq.depth); err != nil {
 		q.sendCQ.detach(q, q.set.sendDepth)
 		return err
 	}
@@ -194,7 +145,7 @@ func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
 // SetORD changes ORD to a value on which the ULPs agreed by their own means, for example in private
 // data. n is 0 up to Config.ORD; otherwise the error wraps ErrInvalid.
 func (q *QueuePair) SetORD(n int) error {
-	if n < 0 || n > q.set.ord {
+	if n < 0 || n > int(q.set.ord) {
 		return fmt.Errorf("%w: ORD %d, configured %d", ErrInvalid, n, q.set.ord)
 	}
 	q.ord.Store(int32(n))
@@ -217,106 +168,65 @@ func (q *QueuePair) SetIRD(n int) error {
 }
 
 // Params returns the results of start-up.
-func (q *QueuePair) Params() Params { return params(q.params) } // [MPA-7.1.1-18] [MPA-3-13]
+func (q *QueuePair) Params() Params { return params(q.link.params) } // [MPA-7.1.1-18] [MPA-3-13]
 
 // PeerPrivate returns the private data of the peer's start-up frame. The data is unchecked input
 // from the network; to reject the data, a consumer closes the stream.
-func (q *QueuePair) PeerPrivate() []byte { return q.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
+func (q *QueuePair) PeerPrivate() []byte { return q.link.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
 
 // MULPDU returns the largest size in bytes of sent ULPDUs.
 func (q *QueuePair) MULPDU() int { return int(q.tx.mulpdu.Load()) } // [MPA-3-2] [DDP-3-1]
 
 // LocalAddr returns the local address of the connection, or nil if there is no connection.
-func (q *QueuePair) LocalAddr() net.Addr {
-	if q.conn == nil {
-		return nil
-	}
-	return q.conn.LocalAddr()
-}
+func (q *QueuePair) LocalAddr() net.Addr { return q.link.local() }
 
 // RemoteAddr returns the peer's address, or nil if there is no connection.
-func (q *QueuePair) RemoteAddr() net.Addr {
-	if q.conn == nil {
-		return nil
-	}
-	return q.conn.RemoteAddr()
-}
+func (q *QueuePair) RemoteAddr() net.Addr { return q.link.remote() }
+
+// Path reports whether the stream uses shared memory or TCP, and why.
+func (q *QueuePair) Path() samehost.Path { return q.link.path() }
 
 // Err returns the reason for the end of the stream, for example a *TerminateError, ErrTimeout,
 // ErrClosed after Close, or io.EOF after both directions have ended in order. Err returns nil until
 // the stream has ended.
-func (q *QueuePair) Err() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.err
-}
+func (q *QueuePair) Err() error { return q.life.cause() }
 
 // Ended returns a channel that is closed when the stream has ended, for whatever reason.
 // Completions of flushed requests may follow later.
-func (q *QueuePair) Ended() <-chan struct{} { return q.ended.C() }
+func (q *QueuePair) Ended() <-chan struct{} { return q.life.ended.C() }
 
 // PeerClosed returns a channel that is closed when the peer's direction is closed. No more messages
 // will arrive, and Reads cannot be posted, but Sends and Writes can.
-func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd.C() } // [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
-
-func (q *QueuePair) closedErr() error {
-	if err := q.Err(); err != nil && !errors.Is(err, ErrClosed) {
-		return fmt.Errorf("%w: %w", ErrClosed, err)
-	}
-	return ErrClosed
-}
-
-func (q *QueuePair) lastActivity() time.Time {
-	if q.unnoted() {
-		q.note()
-	}
-	return q.born.Add(time.Duration(q.moved.Load()))
-}
-
-// unnoted reports whether FPDUs have arrived since the activity was last recorded.
-func (q *QueuePair) unnoted() bool { return q.stats.recvFPDUs.Load() != q.noted.Load() }
-
-// note records the present moment as the time of the traffic received so far.
-func (q *QueuePair) note() {
-	q.noted.Store(q.stats.recvFPDUs.Load())
-	q.touch()
-}
-
-// touch records the present moment as the time of the last activity.
-func (q *QueuePair) touch() {
-	q.moved.Store(int64(time.Since(q.born)))
-}
+func (q *QueuePair) PeerClosed() <-chan struct{} { return q.life.peerEnd.C() } // [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
 
 // Undelivered returns the number of bytes TCP has taken and the peer's TCP has not acknowledged, or
 // 0 if the system does not report the number. Undelivered bytes may be lost if the process ends
 // now.
 func (q *QueuePair) Undelivered() int {
-	if !q.ready.Load() {
+	if !q.link.ready.Load() {
 		return 0
 	}
-	return undelivered(q.fc)
+	return undelivered(q.link.fc)
 }
 
 // poll receives from the connection without waiting. It reports whether anything arrived.
 func (q *QueuePair) poll() bool {
-	if !q.ready.Load() {
+	if !q.link.ready.Load() {
 		return false
 	}
 	q.ring()
-	got := q.fc.Poll()
-	if !got && q.unnoted() {
-		q.note()
+	got := q.link.fc.Poll()
+	if !got {
+		q.active.noteNew()
 	}
 	return got
 }
 
 func (q *QueuePair) unpoll() {
-	if q.ready.Load() {
+	if q.link.ready.Load() {
 		q.ring()
-		if q.unnoted() {
-			q.note()
-		}
-		q.fc.Unpoll()
+		q.active.noteNew()
+		q.link.fc.Unpoll()
 	}
 }
 
@@ -330,8 +240,8 @@ func (q *QueuePair) ring() {
 // kick starts sending posted requests; before start-up is complete it does nothing. The caller must
 // hold no role of frameio, because the completion handler may run.
 func (q *QueuePair) kick() {
-	if q.ready.Load() {
-		q.fc.Kick()
+	if q.link.ready.Load() {
+		q.link.fc.Kick()
 		q.sendCQ.deliver()
 	}
 }

@@ -68,7 +68,7 @@ func (e *engine) Plan(p *frameio.Plan) error {
 func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
 	q := (*QueuePair)(e)
 	if q.rx.Missing() > 0 {
-		q.note()
+		q.active.note()
 	}
 	taken, missing, err = q.rx.Landed(p, frame, behind)
 	if len(p.Predicted) > 0 {
@@ -84,8 +84,8 @@ func (e *engine) Drained() {}
 // the placer's pin.
 func (q *QueuePair) publish() {
 	r := &q.rx
-	if !q.fc.Polled() {
-		q.note()
+	if !q.link.fc.Polled() {
+		q.active.note()
 	}
 	r.LetGo()
 	if !r.Open() {
@@ -98,7 +98,7 @@ func (q *QueuePair) publish() {
 	}
 	if r.kick {
 		r.kick = false
-		q.fc.Kick()
+		q.link.fc.Kick()
 	}
 }
 
@@ -118,21 +118,21 @@ func (q *QueuePair) badFPDU(err error) {
 			}
 		}
 	}
-	q.fault(rdmap.TerminateMPA(uint8(code)), err)
+	q.life.fault(rdmap.TerminateMPA(uint8(code)), err)
 }
 
 // firstFPDU allows a Responder to send FPDUs, because u, the first FPDU of the peer, has arrived.
 // swallow is true if u is a ready message, so that u must not use up a receive. [MPA-7.1.2-15]
 // [I-08] [I-21]
 func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
-	if q.responder == nil {
+	if q.link.responder == nil {
 		return false
 	}
 	kind := rtrKind(u)
-	rtr := q.responder.FirstFPDU(kind)
-	q.responder = nil
-	q.firstCame()
-	q.sendOpen.Store(true)
+	rtr := q.link.responder.FirstFPDU(kind)
+	q.link.responder = nil
+	q.life.firstCame()
+	q.life.open.Store(true)
 	q.rx.kick = true
 	return rtr && kind == mpa.RTRSend
 }

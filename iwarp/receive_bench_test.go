@@ -33,7 +33,7 @@ func benchReceive(b *testing.B, op rdmap.Opcode, size int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	q.fc.Quiesce() // no other goroutine receives, because reads of the connection block
+	q.link.fc.Quiesce() // no other goroutine receives, because reads of the connection block
 	e := (*engine)(q)
 	msn := ddp.MSN(1)
 	var enc mpa.Encoder

@@ -94,7 +94,7 @@ func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...Regi
 	w := &Window{all: &q.windows, reg: q.mem.dev.reg, r: r}
 	if !q.windows.keep(w) {
 		w.Close()
-		return nil, q.closedErr()
+		return nil, q.life.closedErr()
 	}
 	return w, nil
 }

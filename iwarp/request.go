@@ -68,8 +68,8 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	if err != nil {
 		return fail(err)
 	}
-	q.params = r.Params()
-	q.conn = nc
+	q.link.params = r.Params()
+	q.link.conn = nc
 	if err := q.prepare(); err != nil {
 		return fail(err)
 	}
@@ -134,13 +134,13 @@ func (r *Request) QueuePair() *QueuePair { return r.q }
 // and registered memory of the old stream are gone. An error is the error of Config.Prepare, or
 // wraps ErrLimit or ErrInvalid. After an error the Request is still open, with the old stream.
 func (r *Request) Configure(change func(*Config)) error {
-	c := r.q.cfg.clone()
+	c := r.q.link.cfg.clone()
 	change(c)
 	q, err := newQueuePair(c)
 	if err != nil {
 		return err
 	}
-	q.params, q.conn = r.q.params, r.q.conn
+	q.link.params, q.link.conn = r.q.link.params, r.q.link.conn
 	if err := q.prepare(); err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func TestFaultBehindClose(t *testing.T) {
 	}
 	p.ulpdu(tag(rdmap.Write, 1, 0, true, []byte("x")))
 	wantTerminate(t, ended(t, q), false, 1, 1, 0)
-	if q.term.Load() != nil {
+	if q.life.term.Load() != nil {
 		t.Error("a Terminate is to be sent after FIN")
 	}
 }
@@ -126,8 +126,8 @@ func TestFaultBehindClose(t *testing.T) {
 func TestFaultBehindAbort(t *testing.T) {
 	_, q := asResponder(t, nil)
 	q.Abort()
-	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
-	if q.term.Load() != nil {
+	q.life.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+	if q.life.term.Load() != nil {
 		t.Error("a Terminate is to be sent before the reset")
 	}
 	if err := ended(t, q); !errors.Is(err, ErrClosed) {
@@ -169,7 +169,7 @@ func TestQuietEnd(t *testing.T) {
 	p.raw(append(b, make([]byte, 200<<10)...))
 	p.fin()
 	wantTerminate(t, ended(t, q), false, 2, 0, 2)
-	if q.term.Load() != nil {
+	if q.life.term.Load() != nil {
 		t.Error("a Terminate is to be sent before a first FPDU")
 	}
 }
@@ -357,7 +357,7 @@ func TestRevokedUnderWay(t *testing.T) {
 	p.raw(b[first:])
 	p.terminate(append([]byte{0x11, 0, 0xc0, 0, byte(len(u) >> 8), byte(len(u) & 0xff)}, u[:ddp.TaggedLen]...))
 	wantTerminate(t, ended(t, q), false, 1, 1, 0)
-	<-q.gone.C()
+	<-q.life.gone.C()
 	if !bytes.Equal(mem, before) {
 		t.Error("memory changed after it was revoked")
 	}
@@ -381,7 +381,7 @@ func TestLongTerminate(t *testing.T) {
 		if q.poll(); end() {
 			t.Fatal("not begun")
 		}
-		q.fc.WithReceiver(func() { begun = q.rx.Open() })
+		q.link.fc.WithReceiver(func() { begun = q.rx.Open() })
 	}
 	p.raw(f[size/2:])
 	for end := timeUp(); q.Err() == nil; {
@@ -456,12 +456,12 @@ func TestTerminateWaits(t *testing.T) {
 			}
 		}
 		p.fin()
-		<-q.gone.C()
+		<-q.life.gone.C()
 	})
 	runInBubble(t, "the peer does not read", func(t *testing.T) {
 		p, q := full(t)
 		begun := time.Now()
-		<-q.gone.C()
+		<-q.life.gone.C()
 		if d := time.Since(begun); d < terminateTimeout || d > terminateTimeout+drainTimeout {
 			t.Errorf("all was released after %v", d)
 		}
@@ -517,7 +517,7 @@ func TestLateFailure(t *testing.T) {
 		default:
 		}
 		select {
-		case <-q.txFailed.C():
+		case <-q.life.txFailed.C():
 		default:
 			t.Errorf("%v: the sending direction is not told", late)
 		}
@@ -602,7 +602,7 @@ func TestPlanRest(t *testing.T) {
 			if err := q.PostRecv(RecvWR{SG: sg}); err != nil {
 				t.Fatal(err)
 			}
-			q.fc.WithReceiver(func() {
+			q.link.fc.WithReceiver(func() {
 				s := &q.rx.seg
 				was := *s
 				*s = segment{op: rdmap.Send, size: 1800}
@@ -636,7 +636,7 @@ func TestPlanRest(t *testing.T) {
 			t.Fatal(err)
 		}
 		mrs[1].Close()
-		q.fc.WithReceiver(func() {
+		q.link.fc.WithReceiver(func() {
 			s := &q.rx.seg
 			was := *s
 			*s = segment{op: rdmap.Send, size: 1800}
@@ -660,7 +660,7 @@ func TestPlanRest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q.fc.WithReceiver(func() {
+		q.link.fc.WithReceiver(func() {
 			s := &q.rx.seg
 			was := *s
 			*s = segment{op: rdmap.Write, size: 3000, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
@@ -677,7 +677,7 @@ func TestPlanRest(t *testing.T) {
 		if err := mr.Close(); err != nil { // Close waits for pins
 			t.Error(err)
 		}
-		q.fc.WithReceiver(func() { // bytes without a place are read into the discard buffer
+		q.link.fc.WithReceiver(func() { // bytes without a place are read into the discard buffer
 			s := &q.rx.seg
 			was, before := *s, q.life.Load()
 			*s = segment{op: rdmap.Write, size: 3000, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
@@ -728,11 +728,11 @@ func TestFirstLimitLifted(t *testing.T) {
 				p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
 			}
 			synctest.Wait()
-			q.mu.Lock()
-			if comes && (len(q.timers) > 0 || q.limit != nil) {
+			q.life.mu.Lock()
+			if comes && (len(q.life.timers) > 0 || q.life.limit != nil) {
 				t.Error("a timer is left that has nothing to tell")
 			}
-			q.mu.Unlock()
+			q.life.mu.Unlock()
 			time.Sleep(10 * usual)
 			select {
 			case <-q.Ended():

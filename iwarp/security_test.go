@@ -72,7 +72,7 @@ func TestRevoke(t *testing.T) {
 				revoke = func() { mr.Close() }
 			case "rights":
 				mr.SetAccess(RemoteWrite)
-				revoke = func() { mr.SetAccess(RemoteRead); <-q.Ended(); q.fc.Quiesce() }
+				revoke = func() { mr.SetAccess(RemoteRead); <-q.Ended(); q.link.fc.Quiesce() }
 			case "window":
 				w, err := q.Bind(mr, 0, len(mem), RemoteWrite)
 				if err != nil {
@@ -111,7 +111,7 @@ func TestRevoke(t *testing.T) {
 			stop.Store(true)
 			p.c.Close()
 			<-done
-			<-q.gone.C()
+			<-q.life.gone.C()
 		})
 	}
 }
@@ -401,7 +401,7 @@ func TestSharedCQ(t *testing.T) {
 	if s := q1.Stats(); s.NoReceive != 1 { // [DDP-7.1-3]
 		t.Errorf("%+v", s)
 	}
-	<-q1.gone.C()
+	<-q1.life.gone.C()
 	if _, err := func() (*QueuePair, error) { // the stream's share of the queue is free again
 		_, q := asInitiator(t, cfg)
 		return q, nil
@@ -429,7 +429,7 @@ func TestRefusedTakesNothing(t *testing.T) {
 		p.ulpdu(seg(rdmap.Send, 0, c.msn, 0, true, []byte("x")))
 		wantTerminate(t, ended(t, q), false, 1, 2, c.code)
 		p.c.Close()
-		<-q.gone.C()
+		<-q.life.gone.C()
 		if n := q.RecvCQ().Len(); n != 0 || q.Stats().SRQTaken != 0 {
 			t.Errorf("MSN %d: %d completions, %d receives taken", c.msn, n, q.Stats().SRQTaken)
 		}
@@ -504,7 +504,7 @@ func TestSRQ(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	p1.c.Close()
-	<-q1.gone.C()
+	<-q1.life.gone.C()
 	for range 3 {
 		wantOK(t, q1.RecvCQ())
 	}

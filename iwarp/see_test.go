@@ -72,7 +72,7 @@ func (x *writeTarget) check(t *testing.T) {
 
 // seen returns the largest number of segments that one read has predicted.
 func (x *writeTarget) seen() (n int) {
-	x.q.fc.WithReceiver(func() { n = cap(x.q.rx.Ahead()) })
+	x.q.link.fc.WithReceiver(func() { n = cap(x.q.rx.Ahead()) })
 	return n
 }
 
@@ -135,7 +135,7 @@ func TestWritesSeen(t *testing.T) {
 	if most < 4 && frameio.LooksAhead() {
 		t.Errorf("at most %d places were read to ahead", most)
 	}
-	x.q.fc.WithReceiver(func() {
+	x.q.link.fc.WithReceiver(func() {
 		if len(x.q.rx.Ahead()) > 0 {
 			t.Error("memory is pinned still")
 		}

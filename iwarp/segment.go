@@ -108,7 +108,7 @@ func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 		t = rdmap.TerminateRDMAP(f.rdmap, s.u)
 	}
 	t.SegLen = uint16(len(t.DDP) + s.size) // [RDMAP-4.8-6]
-	q.fault(t, cause)
+	q.life.fault(t, cause)
 }
 
 // frames is the QueuePair as a [placer.Wire], interpreting received FPDUs.
@@ -153,10 +153,10 @@ func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []b
 
 // fpdu begins a valid FPDU with the ULPDU u. ok is false if fpdu has handled the FPDU completely.
 func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
-	q.stats.recvFPDUs.Add(1)
+	q.active.received.Add(1)
 	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
 		q.placePostponed()
-		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
+		q.life.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
 		return nil, false
 	}
 	swallow := false
@@ -246,7 +246,7 @@ func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (
 	if at != nil && !q.belongs(t, s, uint64(len(u)-hl), at) {
 		return nil, false
 	}
-	q.stats.recvFPDUs.Add(1)
+	q.active.received.Add(1)
 	q.count(s)
 	s.crc = mpa.CRC(0, p[:mpa.LengthLen+hl])
 	s.u = s.hdr[:copy(s.hdr[:], u[:hl])]

@@ -92,7 +92,7 @@ func (e *engine) Fill(b *frameio.Batch) {
 	t.used, t.cur.rest = 0, nil // a new batch has a new arena
 	q.refreshMSS()
 	for !b.FullFor(q.peerPredicts()) && !t.over { // [MPA-5.1-4] [I-35]
-		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
+		if !q.life.open.Load() { // [MPA-7.1.2-15]
 			return
 		}
 		// One segment needs at most two FPDUs of room in the arena, and MaxSGE pieces of the batch.
@@ -100,7 +100,7 @@ func (e *engine) Fill(b *frameio.Batch) {
 			b.LeaveMore()
 			return
 		}
-		if p := q.term.Load(); p != nil { // [RDMAP-7.1-3] [RDMAP-5.4-8] [I-35]
+		if p := q.life.term.Load(); p != nil { // [RDMAP-7.1-3] [RDMAP-5.4-8] [I-35]
 			h := rdmap.TerminateOp.UntaggedHeader(ddp.FirstMSN, 0, true, 0)
 			q.control(b, h, *p)
 			t.over = true
@@ -135,7 +135,7 @@ func (q *QueuePair) peerPredicts() bool { return q.supply != nil || q.tx.cur.in 
 func (e *engine) Sent() {
 	q := (*QueuePair)(e)
 	t := &q.tx
-	q.touch()
+	q.active.touch()
 	if t.arena != nil {
 		arenas.Put(t.arena)
 		t.arena = nil
@@ -150,7 +150,7 @@ func (e *engine) Sent() {
 	}
 	t.done = t.done[:0]
 	if t.over {
-		q.termSent.happen()
+		q.life.termSent.happen()
 	}
 	if !t.begun && q.stats.sentFPDUs.Load() > 0 {
 		t.begun = true
@@ -510,7 +510,7 @@ func (q *QueuePair) failRequest(w *sendWQE) {
 	seq := q.tx.cur.seq
 	q.tx.cur = txMessage{}
 	q.finish(seq, seq+1)
-	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+	q.life.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
 // frame adds one FPDU with the DDP header hdr and n bytes of payload. It releases the pins in refs.
@@ -649,16 +649,16 @@ func (q *QueuePair) refreshMSS() {
 	if q.set.fixedSize {
 		return
 	}
-	now := time.Since(q.born)
+	now := time.Since(q.active.born)
 	if t.asked != 0 && t.since < mssBytes && now-t.asked < mssAge {
 		return
 	}
 	t.since, t.asked = 0, max(now, 1)
 	var size int
-	if q.fc != nil {
-		size = segmentSizeBy(q.fc, q.conn)
+	if q.link.fc != nil {
+		size = segmentSizeBy(q.link.fc, q.link.conn)
 	} else {
-		size = segmentSize(q.conn)
+		size = segmentSize(q.link.conn)
 	}
 	t.mulpdu.Store(int32(mpa.MULPDU(size, t.enc.Markers)))
 }

@@ -111,7 +111,7 @@ func TestSendsAhead(t *testing.T) {
 				stream = stream[k:]
 			}
 			q.SendCQ().Poll()
-			q.fc.WithReceiver(func() { most.Store(max(most.Load(), int64(cap(q.rx.Ahead())))) })
+			q.link.fc.WithReceiver(func() { most.Store(max(most.Load(), int64(cap(q.rx.Ahead())))) })
 			if end() {
 				t.Fatalf("round %d: %d Sends of %d", round, taken.Load(), n)
 			}
@@ -122,7 +122,7 @@ func TestSendsAhead(t *testing.T) {
 	if most.Load() < 4 {
 		t.Errorf("at most %d places were read to ahead", most.Load())
 	}
-	q.fc.WithReceiver(func() {
+	q.link.fc.WithReceiver(func() {
 		if len(q.rx.Ahead()) > 0 {
 			t.Error("memory is pinned still")
 		}

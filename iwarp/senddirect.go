@@ -63,7 +63,7 @@ func (d *directSend) signal(n uint64) bool {
 // request. If ok is false, sendDirect has done nothing; wr then goes through the queue, also to
 // find errors of wr.
 func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
-	if !q.ready.Load() || !q.sq.Empty() || wr.Op > OpWrite {
+	if !q.link.ready.Load() || !q.sq.Empty() || wr.Op > OpWrite {
 		return 0, false
 	}
 	size, err := q.mem.checkList(wr.SG)
@@ -73,7 +73,7 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	if mpa.FPDULen(headerLen(ops[wr.Op].msg)+int(size)) > smallFPDU || q.reserve(1) == 0 {
 		return 0, false
 	}
-	ok = q.fc.SendNow(func() bool {
+	ok = q.link.fc.SendNow(func() bool {
 		n = q.beginDirect(wr, int(size), signaled)
 		return n != 0
 	})
@@ -90,7 +90,7 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 	if !q.life.Load().posts() { // nothing is flushed until this call has returned
 		return 0
 	}
-	if !q.sq.Empty() || !q.sendOpen.Load() || q.term.Load() != nil || t.rtr != 0 || q.nudge.Load() || t.enc.Markers {
+	if !q.sq.Empty() || !q.life.open.Load() || q.life.term.Load() != nil || t.rtr != 0 || q.nudge.Load() || t.enc.Markers {
 		return 0
 	}
 	q.refreshMSS()
@@ -100,7 +100,7 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 	if ulpdu > int(t.mulpdu.Load()) {
 		return 0
 	}
-	p := q.fc.Frame(mpa.FPDULen(ulpdu))
+	p := q.link.fc.Frame(mpa.FPDULen(ulpdu))
 	at := mpa.LengthLen + hl
 	for i := range wr.SG {
 		s := &wr.SG[i]

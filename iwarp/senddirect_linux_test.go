@@ -52,7 +52,7 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int) (done bo
 			}
 		}
 		testkit.Eventually(t, "the send role is free again", func() (free bool) {
-			q.fc.SendNow(func() bool { free = true; return false })
+			q.link.fc.SendNow(func() bool { free = true; return false })
 			return free
 		})
 	}
@@ -63,7 +63,7 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int) (done bo
 // full reports whether the socket takes no more bytes, even after the bytes under way arrive.
 func full(t *testing.T, q *QueuePair) (yes bool) {
 	t.Helper()
-	if err := q.fc.Control(func(fd uintptr) {
+	if err := q.link.fc.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err != nil {
 			t.Fatal(err)
@@ -214,7 +214,7 @@ func TestDirectClose(t *testing.T) {
 	if err := q.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if q.drained.has() {
+	if q.life.drained.has() {
 		t.Error("the direction has ended with a request under way")
 	}
 	for i := 1; i <= last; i++ {
@@ -229,7 +229,7 @@ func TestDirectClose(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	select {
-	case <-q.drained.C():
+	case <-q.life.drained.C():
 	case <-time.After(patience):
 		t.Error("the direction does not end")
 	}

@@ -101,7 +101,7 @@ func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	if !in.atomic {
 		u = in.read().Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
 	}
-	q.fault(rdmap.TerminateRDMAP(f, u), nil) // no segment is sent after the Terminate
+	q.life.fault(rdmap.TerminateRDMAP(f, u), nil) // no segment is sent after the Terminate
 }
 
 // word checks and pins the word of an Atomic Operation. The region must allow reading and
@@ -174,7 +174,7 @@ func (q *QueuePair) localInvalidate(stag uint32, seq uint64) {
 		return
 	}
 	q.tx.invalid = true
-	q.wg.Go(func() {
+	q.life.wg.Go(func() {
 		w.invalidate()
 		q.finish(seq, seq+1)
 		q.invalidated.Store(true)

@@ -9,10 +9,10 @@ import (
 // the result: only the stream may read and write. The error is errors.ErrUnsupported if there is no
 // socket, or ErrClosed during start-up.
 func (q *QueuePair) SyscallConn() (syscall.RawConn, error) {
-	if !q.ready.Load() {
+	if !q.link.ready.Load() {
 		return nil, ErrClosed
 	}
-	sc, ok := q.fc.NetConn().(syscall.Conn)
+	sc, ok := q.link.fc.NetConn().(syscall.Conn)
 	if !ok {
 		return nil, errors.ErrUnsupported
 	}

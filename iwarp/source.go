@@ -68,7 +68,7 @@ type Pending interface {
 // return the lent memory any more. A current message in the lent memory is moved to other memory.
 // After Reclaim has returned, nothing reads into the lent memory. Reclaim waits for a goroutine
 // that is receiving, but never for the peer.
-func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
+func (q *QueuePair) Reclaim() { q.link.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
 	r := &q.rx
@@ -92,7 +92,7 @@ func (q *QueuePair) reclaim() {
 // staged is the number of arrived bytes. full is false inside a message, and if no source is set.
 func (q *QueuePair) full(next []byte, staged int) bool {
 	r := &q.rx
-	if q.supply == nil || r.recv != nil || !q.fc.Leaves() {
+	if q.supply == nil || r.recv != nil || !q.link.fc.Leaves() {
 		return false
 	}
 	r.staged, r.next = staged, next
@@ -113,7 +113,7 @@ func (e *engine) IsSend() bool {
 }
 
 // Has implements [Pending]. It asks the kernel only if too few bytes are staged.
-func (e *engine) Has(n int) bool { return e.rx.staged >= n || e.rx.staged+e.fc.Pending() >= n }
+func (e *engine) Has(n int) bool { return e.rx.staged >= n || e.rx.staged+e.link.fc.Pending() >= n }
 
 // nextRecv returns the receive for the next message, from the source. It returns nil if RecvDepth
 // completions are not polled, or if the source has no receive or an invalid one.

@@ -32,12 +32,12 @@ type source struct {
 
 // lend makes the next messages arrive in p, whichever goroutine receives them.
 func (s *source) lend(p []byte) {
-	s.q.fc.WithReceiver(func() { s.into = p })
+	s.q.link.fc.WithReceiver(func() { s.into = p })
 }
 
 // begun returns the number of messages that have begun to arrive.
 func (s *source) begun() (n int) {
-	s.q.fc.WithReceiver(func() { n = s.asked })
+	s.q.link.fc.WithReceiver(func() { n = s.asked })
 	return n
 }
 
@@ -227,7 +227,7 @@ func TestSourceStream(t *testing.T) {
 			if !bytes.Equal(lent[:len(want)], want) {
 				t.Errorf("crc %t, partial %d: other bytes", crc, partial)
 			}
-			q.fc.WithReceiver(func() {
+			q.link.fc.WithReceiver(func() {
 				if s.guesses == 0 {
 					t.Errorf("crc %t, partial %d: nothing was guessed", crc, partial)
 				}
@@ -297,7 +297,7 @@ func TestSourceFull(t *testing.T) {
 		want = append(want, u[ddp.UntaggedLen+len(s.head):]...)
 	}
 	s.lend(lent)
-	q.fc.WithReceiver(func() { s.limit = 3 })
+	q.link.fc.WithReceiver(func() { s.limit = 3 })
 	p.raw(f)
 	for range 2 {
 		poll()
@@ -311,7 +311,7 @@ func TestSourceFull(t *testing.T) {
 		t.Fatalf("%d messages have begun", begun)
 	}
 	rest := make([]byte, 70000)
-	q.fc.WithReceiver(func() { s.limit = 0 })
+	q.link.fc.WithReceiver(func() { s.limit = 0 })
 	s.lend(rest)
 	for range 2 {
 		poll()
@@ -333,7 +333,7 @@ func TestSourceIsSend(t *testing.T) {
 	poll()
 	poll()
 	var kinds []bool
-	q.fc.WithReceiver(func() { kinds = s.sends })
+	q.link.fc.WithReceiver(func() { kinds = s.sends })
 	// IsSend returns false for a message of which too little has arrived.
 	kinds = slices.DeleteFunc(kinds[:len(kinds):len(kinds)], func(k bool) bool { return !k })
 	if len(kinds) != 2 {

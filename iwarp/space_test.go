@@ -151,7 +151,7 @@ func TestSpaceGone(t *testing.T) {
 			p.ulpdu(c.u(mr.STag()))
 			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
 			p.c.Close()
-			<-q.gone.C()
+			<-q.life.gone.C()
 			within(t, "Close of the region", func() { mr.Close() }) // no pin may be left
 		})
 	}
@@ -172,6 +172,6 @@ func TestSpaceGone(t *testing.T) {
 			t.Errorf("%+v, %v", c, err)
 		}
 		p.c.Close()
-		<-q.gone.C()
+		<-q.life.gone.C()
 	})
 }

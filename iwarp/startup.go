@@ -80,7 +80,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 			// The error is reported in the first FPDU. [MPA2-8-1] [MPA2-9.3-2] [I-38]
 			q.begin(false, rest)
 			q.terminateStartup(in.Err())
-			<-q.gone.C()
+			<-q.life.gone.C()
 			return nil, in, q.Err()
 		}
 	default:
@@ -230,10 +230,10 @@ func (c *Config) owns() bool {
 }
 
 func (q *QueuePair) prepare() error {
-	if q.cfg.Prepare == nil {
+	if q.link.cfg.Prepare == nil {
 		return nil
 	}
-	if err := q.cfg.Prepare(q); err != nil {
+	if err := q.link.cfg.Prepare(q); err != nil {
 		q.discard(err)
 		return err
 	}
@@ -242,15 +242,15 @@ func (q *QueuePair) prepare() error {
 
 // discard ends a stream that was never started, and waits until everything is released.
 func (q *QueuePair) discard(err error) {
-	q.endWith(err, endAbort)
-	<-q.gone.C()
+	q.life.endWith(err, endAbort)
+	<-q.life.gone.C()
 }
 
 // rejected returns the error of a rejection. With Config.KeepConn the error contains the
 // connection. [MPA-7.1.2-13] [I-15]
 func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 	e := &RejectedError{Private: p.Private, IRD: int(p.PeerIRD), ORD: int(p.PeerORD)}
-	if q.cfg.KeepConn {
+	if q.link.cfg.KeepConn {
 		e.Conn, e.Unread = nc, rest
 	}
 	return e
@@ -258,10 +258,10 @@ func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 
 // start binds the stream to its connection, before any FPDU can be sent or received.
 func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
-	q.conn, q.params, q.responder, q.initiator = nc, p, r, r == nil
+	q.link.conn, q.link.params, q.link.responder, q.link.initiator = nc, p, r, r == nil
 	q.ird.Store(int32(p.IRD))
-	q.ord.Store(min(int32(p.ORD), int32(q.cfg.ord())))
-	n := max(int(p.IRD), int(q.cfg.ird()), 1)
+	q.ord.Store(min(int32(p.ORD), int32(q.link.cfg.ord())))
+	n := max(int(p.IRD), int(q.link.cfg.ird()), 1)
 	n *= 2 // room for as many requests whose answers are being sent
 	if q.ext.Atomic {
 		n *= 2 // room for Reads, and for as many Atomics [I-64]
@@ -270,70 +270,70 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	t := &q.tx
 	t.enc = mpa.Encoder{CRC: p.CRC, Markers: p.SendMarkers && !fault.On("mpa-markers")}
 	t.rtr = p.Ready
-	if q.cfg.FPDUSize != 0 {
-		t.mulpdu.Store(int32(q.cfg.FPDUSize))
+	if q.link.cfg.FPDUSize != 0 {
+		t.mulpdu.Store(int32(q.link.cfg.FPDUSize))
 	} else {
 		q.refreshMSS()
 	}
 	q.rx.Wire = (*frames)(q)
-	q.rx.dec = mpa.Decoder{CRC: p.CRC, Markers: p.RecvMarkers, Max: q.cfg.MaxFPDU}
+	q.rx.dec = mpa.Decoder{CRC: p.CRC, Markers: p.RecvMarkers, Max: q.link.cfg.MaxFPDU}
 	for i := range t.msn {
-		first := ddp.MSN(max(q.cfg.firstMSN[i], uint32(ddp.FirstMSN)))
+		first := ddp.MSN(max(q.link.cfg.firstMSN[i], uint32(ddp.FirstMSN)))
 		t.msn[i], q.rx.queues[i] = first, ddp.NewQueue(first)
 	}
-	q.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.cfg.portable}) // [MPA-7.1-6] [DDP-6.1-1]
+	q.link.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.link.cfg.portable}) // [MPA-7.1-6] [DDP-6.1-1]
 	return nil
 }
 
 // begin opens the stream. rest holds the bytes received after the start-up frame. run is false if
 // the stream only sends a Terminate.
 func (q *QueuePair) begin(run bool, rest []byte) {
-	cfg := q.cfg
-	q.cfg = nil
+	cfg := q.link.cfg
+	q.link.cfg = nil
 	if run {
-		lifeTable.Move(&q.life, lifeRun)
+		q.life.move(lifeRun)
 	} else {
 		q.tx.rtr = 0
 	}
-	q.ready.Store(true)
-	q.note()
-	if q.initiator && (cfg.FirstFPDUDelay <= 0 || !run) || cfg.EarlyResponder {
-		q.sendOpen.Store(true)
+	q.link.ready.Store(true)
+	q.active.note()
+	if q.link.initiator && (cfg.FirstFPDUDelay <= 0 || !run) || cfg.EarlyResponder {
+		q.life.open.Store(true)
 	}
 	if !run || !cfg.Polled {
-		q.fc.Start(rest)
+		q.link.fc.Start(rest)
 	} else {
-		q.fc.StartPolled(rest)
+		q.link.fc.StartPolled(rest)
 	}
 	if !run {
 		return
 	}
-	if q.log.Enabled(context.Background(), slog.LevelInfo) {
-		q.log.Info("stream up", "local", q.LocalAddr().String(), "remote", q.RemoteAddr().String(), "rev", q.params.Rev,
-			"crc", q.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
+	if q.life.log.Enabled(context.Background(), slog.LevelInfo) {
+		q.life.log.Info("stream up", "local", q.LocalAddr().String(), "remote", q.RemoteAddr().String(), "rev", q.link.params.Rev,
+			"crc", q.link.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
 	}
-	if q.initiator && cfg.FirstFPDUDelay > 0 {
-		q.after(cfg.FirstFPDUDelay, func() {
-			q.sendOpen.Store(true)
+	if q.link.initiator && cfg.FirstFPDUDelay > 0 {
+		q.life.after(cfg.FirstFPDUDelay, func() {
+			q.life.open.Store(true)
 			q.kick()
 		})
 	}
-	if d := duration(cfg.FirstFPDUTimeout, defaultFirstFPDUTimeout); d > 0 && !q.initiator && q.params.PeerToPeer { // [I-14]
-		q.limitFirst(d)
+	if d := duration(cfg.FirstFPDUTimeout, defaultFirstFPDUTimeout); d > 0 && !q.link.initiator && q.link.params.PeerToPeer { // [I-14]
+		q.life.limitFirst(d, &q.active.received)
 	}
 	if cfg.IdleTimeout > 0 {
-		q.watchIdle(cfg.IdleTimeout, cfg.IdleTimeout)
+		q.life.watchIdle(&q.active, cfg.IdleTimeout, cfg.IdleTimeout)
 	}
 	q.kick()
-	if cfg.Polled && !q.initiator {
+	if cfg.Polled && !q.link.initiator {
 		q.greet()
 	}
 }
 
 // greet polls for up to 100 us for the peer's first FPDU, which opens our direction.
 func (q *QueuePair) greet() {
-	if !sock.Soon(func() bool { q.fc.Poll(); return q.sendOpen.Load() }) {
-		q.fc.Unpoll()
+	if !sock.Soon(func() bool { q.link.fc.Poll(); return q.life.open.Load() }) {
+		q.link.fc.Unpoll()
 	}
 }
 
@@ -343,5 +343,5 @@ func (q *QueuePair) terminateStartup(err error) {
 	if e, ok := errors.AsType[*mpa.Error](err); ok {
 		code = e.Code
 	}
-	q.fault(rdmap.TerminateMPA(uint8(code)), err)
+	q.life.fault(rdmap.TerminateMPA(uint8(code)), err)
 }

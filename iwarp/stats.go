@@ -39,8 +39,8 @@ type counters struct {
 	sentFPDUs, sentBytes, sentMessages      counter.Counter
 	servedReads, servedBytes, servedAtomics counter.Counter
 	// counted only by the goroutine with the receive role
-	recvFPDUs, recvBytes, recvMessages, placed counter.Counter
-	empty, tiny                                counter.Counter
+	recvBytes, recvMessages, placed counter.Counter
+	empty, tiny                     counter.Counter
 	// counted by any goroutine
 	noReceive, srqTaken atomic.Uint64
 }
@@ -49,7 +49,7 @@ type counters struct {
 func (q *QueuePair) Stats() Stats {
 	c := &q.stats
 	return Stats{
-		SentFPDUs: c.sentFPDUs.Load(), ReceivedFPDUs: c.recvFPDUs.Load(),
+		SentFPDUs: c.sentFPDUs.Load(), ReceivedFPDUs: q.active.received.Load(),
 		SentBytes: c.sentBytes.Load(), ReceivedBytes: c.recvBytes.Load(),
 		SentMessages: c.sentMessages.Load(), ReceivedMessages: c.recvMessages.Load(),
 		PlacedBytes: c.placed.Load(),
@@ -58,7 +58,7 @@ func (q *QueuePair) Stats() Stats {
 		ReceivedEmpty: c.empty.Load(), ReceivedTiny: c.tiny.Load(), NoReceive: c.noReceive.Load(),
 		SRQTaken: c.srqTaken.Load(), SRQHeld: uint64(max(0, q.srqHeld.Load())),
 		SendPosted:   q.posted(),
-		LastActivity: q.lastActivity(),
+		LastActivity: q.active.last(),
 	}
 }
 

@@ -27,6 +27,8 @@ type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8
 	Cause error  // underlying error on this side, or nil
 }
 
+var _ error = (*TerminateError)(nil)
+
 // Error returns who found the error, the layer, its numbers, their meaning, Hint and Cause.
 func (e *TerminateError) Error() string {
 	source := "found"

@@ -172,7 +172,7 @@ func (e *end) must(wr SendWR) {
 			return
 		}
 		e.q.Flush()
-		e.peer.q.fc.Poll()
+		e.peer.q.link.fc.Poll()
 		runtime.Gosched()
 	}
 }
@@ -233,6 +233,6 @@ func (e *end) receive() {
 
 // word returns the sum of the peer's atomic additions to the word of this end.
 func (e *end) word() uint64 {
-	e.q.fc.Quiesce()
+	e.q.link.fc.Quiesce()
 	return binary.NativeEndian.Uint64(e.mr.Bytes())
 }

@@ -216,14 +216,14 @@ func TestMarkersOnTheWire(t *testing.T) {
 // [MPA-3-5] [MPA-5.1-1] [MPA-5.1-3] [DDP-3-1] [DDP-3-2] [I-26] [I-27]
 func TestSegmentSizes(t *testing.T) {
 	a, b := connect(t, nil, nil)
-	mss := segmentSize(a.fc.NetConn())
+	mss := segmentSize(a.link.fc.NetConn())
 	if a.MULPDU() < mpa.MULPDU(mss, false)/3 || mss < 1000 { // the MSS grows with the first answers
 		t.Errorf("MSS %d, MULPDU %d", mss, a.MULPDU())
 	}
 	for range 3 { // more bytes than mssBytes
 		transfer(t, a, b, 2<<20)
 	}
-	if mss := segmentSize(a.fc.NetConn()); runtime.GOOS == "linux" && (mss < 10000 || a.MULPDU() < 10000) {
+	if mss := segmentSize(a.link.fc.NetConn()); runtime.GOOS == "linux" && (mss < 10000 || a.MULPDU() < 10000) {
 		t.Errorf("loopback: MSS %d, MULPDU %d", mss, a.MULPDU()) // the socket still reports its MSS
 	}
 	for _, mss := range []int{88, 536, 1200} {
@@ -234,7 +234,7 @@ func TestSegmentSizes(t *testing.T) {
 		c.Close()
 		d.Close()
 		p, q := withMSS(t, mss)
-		got := segmentSize(q.fc.NetConn())
+		got := segmentSize(q.link.fc.NetConn())
 		if got > max(mss, 128) {
 			t.Errorf("MSS %d, segment size %d", mss, got)
 		}
@@ -309,9 +309,9 @@ func TestSizeAge(t *testing.T) {
 			cfg.FPDUSize = 5000
 		}
 		_, q := asResponder(t, cfg)
-		q.fc.WithSender(func() {
+		q.link.fc.WithSender(func() {
 			x := &q.tx
-			size, was := x.mulpdu.Load(), time.Since(q.born)-c.age
+			size, was := x.mulpdu.Load(), time.Since(q.active.born)-c.age
 			x.since, x.asked = c.since, was
 			x.mulpdu.Store(999)
 			q.refreshMSS()
