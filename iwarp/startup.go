@@ -60,6 +60,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 		nc.Close()
 		return nil, nil, err
 	}
+	q.link.conn = nc
 	if err := q.prepare(); err != nil {
 		nc.Close()
 		return nil, nil, err

@@ -204,6 +204,38 @@ func TestStartupTerminates(t *testing.T) {
 	}
 }
 
+// TestFailedStartLogs checks that the log has the peer's address if the start of an Initiator fails
+// before the stream is up.
+func TestFailedStartLogs(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		prepare error
+		reply   mpa.Frame
+	}{
+		{"Prepare fails", errors.New("not prepared"), mpa.Frame{}},
+		{"the peer rejects", nil, mpa.Frame{Kind: mpa.Reply, Rev: 2, Reject: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := testkit.TCPPair(t)
+			p := &peer{t: t, c: a}
+			var log bytes.Buffer
+			got := make(chan error, 1)
+			go func() {
+				_, err := Client(ctxt(t), b, &Config{Logger: slog.New(slog.NewTextHandler(&log, nil)),
+					Prepare: func(*QueuePair) error { return c.prepare }})
+				got <- err
+			}()
+			if c.prepare == nil {
+				p.frame()
+				p.raw(c.reply.Append(nil))
+			}
+			if err := <-got; err == nil || !strings.Contains(log.String(), "remote="+b.RemoteAddr().String()) {
+				t.Errorf("%v; the log has %q", err, log.String())
+			}
+		})
+	}
+}
+
 // TestFirstFPDU checks that a Responder sends nothing before it has received one valid FPDU, and
 // accepts any valid FPDU as the first. [MPA-7.1.2-15] [MPA-7.1.2-10] [MPA-7.1-6] [DDP-6.1-1] [I-21]
 func TestFirstFPDU(t *testing.T) {
