@@ -45,6 +45,8 @@ func (h *cmFields) value(k abi.Kind) uint64 {
 		return uint64(h.file)
 	case abi.Family:
 		return unix.AF_INET
+	case abi.OwnEvent:
+		return uint64(abi.EvUser)
 	}
 	return 0
 }
@@ -85,6 +87,9 @@ func (h *cmFields) senseless(k abi.Kind) (values []uint64, says []unix.Errno) {
 		return []uint64{4, 100, 1<<32 - 1}, []unix.Errno{unix.ENOSYS}
 	case abi.OptionLen:
 		return []uint64{0, 3, 5, 1 << 20, 1<<32 - 1}, []unix.Errno{unix.EINVAL}
+	case abi.OwnEvent:
+		return []uint64{0, uint64(abi.EvEstablished), uint64(abi.EvUser) - 1, uint64(abi.EvInternal) + 1, 1<<32 - 1},
+			[]unix.Errno{unix.EINVAL}
 	case abi.CMFile:
 		return []uint64{0, 900, uint64(h.uverbs), 1<<32 - 1}, []unix.Errno{unix.EINVAL, unix.EBADF}
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -56,12 +57,62 @@ func rdmaEvents() (err error) {
 		if readable(0) {
 			return fmt.Errorf("the channel is readable behind event %d, which was the last", i)
 		}
+		if err := h.ownEvent(id, uint64(i)<<40|7, readable); err != nil {
+			return fmt.Errorf("own event %d: %w", i, err)
+		}
 		if err := h.cmCommand(abi.CMDestroyID, 4, append(le.AppendUint32(le.AppendUint64(nil, h.at(0)), id), 0, 0, 0, 0)); err != nil {
 			return fmt.Errorf("destroy_id: %w", err)
 		}
-		if n := h.word(0); n != 1 {
-			return fmt.Errorf("%d events were reported of identifier %d, want 1", n, id)
+		if n := h.word(0); n != 2 {
+			return fmt.Errorf("%d events were reported of identifier %d, want 2", n, id)
 		}
 	}
+	return h.manyOwnEvents()
+}
+
+// writeEvent writes an event of an identifier into the channel.
+func (h *rdmaAbuser) writeEvent(id uint32, status int32, arg uint64) error {
+	n, _ := abi.CMWriteEvent.Lengths()
+	b := make(abi.Body, n)
+	b.Put32(0, id)
+	b.Put32(8, uint32(abi.EvUser))
+	b.Put32(12, uint32(status))
+	b.Put64(16, arg)
+	return h.cmCommand(abi.CMWriteEvent, 0, b)
+}
+
+// ownEvent writes an event with an argument, and compares the event that the channel then gives.
+func (h *rdmaAbuser) ownEvent(id uint32, arg uint64, readable func(timeout int) bool) error {
+	const status = -5
+	if err := h.writeEvent(id, status, arg); err != nil {
+		return err
+	}
+	if !readable(0) {
+		return errors.New("the channel is not readable")
+	}
+	if err := h.cmCommand(abi.CMGetEvent, abi.EventLen, le.AppendUint64(nil, h.at(0))); err != nil {
+		return err
+	}
+	e := abi.Body(h.scratch)
+	if e.U64(0) != 1 || e.U32(8) != id || e.U32(12) != uint32(abi.EvUser) || int32(e.U32(16)) != status || e.U64(20) != arg {
+		return fmt.Errorf("got % x", []byte(e[:28]))
+	}
 	return nil
+}
+
+// manyOwnEvents writes events and reads none. The channel must refuse events at some number,
+// because the events take memory of the supervisor.
+func (h *rdmaAbuser) manyOwnEvents() error {
+	id, err := h.create(1)
+	if err != nil {
+		return err
+	}
+	for range 1 << 14 {
+		if err := h.writeEvent(id, 0, 0); err == unix.ENOMEM {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return errors.New("a channel takes any number of events")
 }

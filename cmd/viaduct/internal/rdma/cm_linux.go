@@ -140,6 +140,7 @@ var cmHandlers = map[abi.CMCommand]func(*cmCommand){
 	abi.CMSetOption:    (*cmCommand).setOption,
 	abi.CMNotify:       func(k *cmCommand) { k.done(k.idAt(0) != nil) },
 	abi.CMMigrateID:    (*cmCommand).migrateID,
+	abi.CMWriteEvent:   (*cmCommand).writeEvent,
 	// The newer forms are for addresses of InfiniBand. After EINVAL, the library uses the commands
 	// above.
 	abi.CMQuery:       func(k *cmCommand) { k.Return(0, unix.EINVAL) },
@@ -303,6 +304,32 @@ func (k *cmCommand) getEvent() {
 		}
 	}
 	f.waiting = append(still, k)
+}
+
+// maxOwnEvents bounds the unread events of a channel to which a program writes events itself.
+const maxOwnEvents = 4096
+
+// writeEvent adds an event that the program makes up. rdma_write_cm_event and rdma_resolve_addrinfo
+// of librdmacm write such events.
+func (k *cmCommand) writeEvent() {
+	e := abi.CMEvent{Type: abi.CMEventType(k.Body.U32(8)), Status: int32(k.Body.U32(12)), Arg: k.Body.U64(16)}
+	if e.Type != abi.EvUser && e.Type != abi.EvInternal {
+		k.Return(0, unix.EINVAL)
+		return
+	}
+	id := k.idAt(0)
+	if id == nil {
+		return
+	}
+	k.f.mu.Lock()
+	unread := len(k.f.events)
+	k.f.mu.Unlock()
+	if unread >= maxOwnEvents {
+		k.Return(0, unix.ENOMEM)
+		return
+	}
+	id.post(e)
+	k.finish(0)
 }
 
 // drop removes and returns the unread events of an identifier. They include the event that

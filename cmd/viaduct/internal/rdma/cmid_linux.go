@@ -97,10 +97,16 @@ func (id *cmID) delivered(e *cmEvent, got bool) {
 
 // tell posts an event of the identifier. The caller must not hold mu.
 func (id *cmID) tell(t abi.CMEventType, status unix.Errno, p abi.ConnParam) {
+	id.post(abi.CMEvent{Type: t, Status: -int32(status), Param: p})
+}
+
+// post adds an event of the identifier to its channel. The caller must not hold mu.
+func (id *cmID) post(e abi.CMEvent) {
 	id.mu.Lock()
-	f, uid := id.file, id.uid
+	f := id.file
+	e.UID, e.ID = id.uid, id.num
 	id.mu.Unlock()
-	f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: id.num, Type: t, Status: -int32(status), Param: p}, of: id})
+	f.post(&cmEvent{CMEvent: e, of: id})
 }
 
 func (k *cmCommand) createID() {

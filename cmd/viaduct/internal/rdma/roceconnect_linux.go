@@ -79,10 +79,7 @@ func (m *roceManager) listener(ps uint16, a netip.AddrPort) *cmID {
 
 // tellReason posts an event whose status is the reason of a rejection instead of an error number.
 func (id *cmID) tellReason(t abi.CMEventType, reason int32, p abi.ConnParam) {
-	id.mu.Lock()
-	f, uid := id.file, id.uid
-	id.mu.Unlock()
-	f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: id.num, Type: t, Status: reason, Param: p}, of: id})
+	id.post(abi.CMEvent{Type: t, Status: reason, Param: p})
 }
 
 // filled returns private data in the form of a message, padded with zeros to n bytes.
@@ -327,11 +324,8 @@ func (k *cmCommand) roceReply(id *cmID, p abi.ConnParam) {
 			IRD: p.ORD, ORD: p.IRD, RNRRetry: p.RNRRetry})
 		return
 	}
-	peer.mu.Lock()
-	f, uid := peer.file, peer.uid
-	peer.mu.Unlock()
-	f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: peer.num, Type: abi.EvEstablished,
-		UD: &abi.UDParam{QP: p.QP, QKey: abi.DatagramKey, AH: ah, Private: p.Private}}, of: peer})
+	peer.post(abi.CMEvent{Type: abi.EvEstablished,
+		UD: &abi.UDParam{QP: p.QP, QKey: abi.DatagramKey, AH: ah, Private: p.Private}})
 }
 
 // roceReplyWire is accept on the passive side, for a peer that this service does not serve.

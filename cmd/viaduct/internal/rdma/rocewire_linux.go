@@ -334,11 +334,11 @@ func (w *cmWire) Replied(c *rocecm.Conn, msg *ib.CM) {
 	r.wire = nil // a request for datagrams ends with its answer
 	id.mu.Lock()
 	id.state = cmConnected
-	f, uid, ah := id.file, id.uid, id.ahLocked(r.peerGID)
+	ah := id.ahLocked(r.peerGID)
 	id.mu.Unlock()
 	m.mu.Unlock()
-	f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: id.num, Type: abi.EvEstablished,
-		UD: &abi.UDParam{QP: msg.SIDR.QPN, QKey: msg.SIDR.QKey, AH: ah, Private: private}}, of: id})
+	id.post(abi.CMEvent{Type: abi.EvEstablished,
+		UD: &abi.UDParam{QP: msg.SIDR.QPN, QKey: msg.SIDR.QKey, AH: ah, Private: private}})
 }
 
 // Established implements rocecm.Handler.

@@ -33,13 +33,15 @@ const (
 	CMBind
 	CMResolveAddr
 	CMJoinMcast
+	CMResolveIBService
+	CMWriteEvent
 	numCMCommands
 )
 
 var cmNames = [numCMCommands]string{"create_id", "destroy_id", "bind_ip", "resolve_ip",
 	"resolve_route", "query_route", "connect", "listen",
 	"accept", "reject", "disconnect", "init_qp_attr", "get_event", "get_option", "set_option", "notify", "join_ip_mcast", "leave_mcast",
-	"migrate_id", "query", "bind", "resolve_addr", "join_mcast"}
+	"migrate_id", "query", "bind", "resolve_addr", "join_mcast", "resolve_ib_service", "write_cm_event"}
 
 // String returns the kernel's name of the command.
 func (c CMCommand) String() string {
@@ -180,6 +182,8 @@ const (
 	EvDeviceRemoval  CMEventType = 11
 	EvMulticastJoin  CMEventType = 12
 	EvTimewaitExit   CMEventType = 15
+	EvUser           CMEventType = 18 // written by the program itself
+	EvInternal       CMEventType = 19 // written by librdmacm
 )
 
 // A CMEvent is an event.
@@ -190,6 +194,7 @@ type CMEvent struct {
 	Status int32 // negative error number, or the reason of a rejection
 	Param  ConnParam
 	UD     *UDParam // set for datagrams, instead of Param
+	Arg    uint64   // set for events of the types EvUser and EvInternal, instead of Param
 }
 
 // Put encodes the event for a response of out bytes. ok is false if the event does not fit.
@@ -202,9 +207,12 @@ func (e *CMEvent) Put(out int) (b Body, ok bool) {
 	b.Put32(8, e.ID)
 	b.Put32(12, uint32(e.Type))
 	b.Put32(16, uint32(e.Status))
-	if e.UD != nil {
+	switch {
+	case e.UD != nil:
 		e.UD.put(b[20:])
-	} else {
+	case e.Type == EvUser, e.Type == EvInternal:
+		b.Put64(20, e.Arg)
+	default:
 		e.Param.put(b[20 : 20+connParamLen])
 	}
 	return b[:min(out, EventLen)], true

@@ -19,6 +19,7 @@ const (
 	Option                      // the name of an option
 	OptionLen                   // the length of an option's value
 	CMFile                      // the descriptor of an rdma_cm file
+	OwnEvent                    // type of an event that a program may write
 )
 
 func id(at int) Field { return Field{"id", at, 4, Identifier} }
@@ -41,8 +42,9 @@ var cmFields = map[CMCommand][]Field{
 	CMGetEvent:     {reply},
 	CMSetOption: {{"optval", 0, 8, Value}, id(8), {"level", 12, 4, Level}, {"optname", 16, 4, Option},
 		{"optlen", 20, 4, OptionLen}},
-	CMNotify:    {id(0), {"event", 4, 4, Any}},
-	CMMigrateID: {reply, id(8), {"fd", 12, 4, CMFile}},
+	CMNotify:     {id(0), {"event", 4, 4, Any}},
+	CMMigrateID:  {reply, id(8), {"fd", 12, 4, CMFile}},
+	CMWriteEvent: {id(0), {"event", 8, 4, OwnEvent}, {"status", 12, 4, Any}, {"arg", 16, 8, Any}},
 }
 
 // CMCommands returns the commands of rdma_cm with fields, in order.
@@ -60,4 +62,5 @@ var cmLengths = map[CMCommand]struct{ in, out int }{
 	CMQueryRoute: {16, 200}, CMConnect: {288, 0}, CMListen: {8, 0}, CMAccept: {296, 0}, CMReject: {264, 0},
 	CMDisconnect: {8, 0}, CMInitQPAttr: {16, QPAttrLen}, CMGetEvent: {8, eventLeast}, CMSetOption: {24, 0},
 	CMNotify: {8, 0}, CMMigrateID: {16, 4}, CMJoinIPMcast: {48, 4}, CMLeaveMcast: {16, 4},
+	CMWriteEvent: {320, 0},
 }
