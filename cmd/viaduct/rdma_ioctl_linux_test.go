@@ -75,6 +75,25 @@ func rdmaIoctl() (err error) {
 	good("query_gid", h.ioctl(ioctlDevice, 6, u64(0, 1), u64(1, 0), u32(2, 0), to(3, 32, 0)))
 	has("query_gid", 16, 0, 1)
 	bad("query_gid 1", h.ioctl(ioctlDevice, 6, u64(0, 1), u64(1, 1), u32(2, 0), to(3, 32, 0)), unix.EINVAL)
+	table := func(size uint64, room uint16) error {
+		for i := range h.scratch[:128] {
+			h.scratch[i] = 0xaa
+		}
+		return h.ioctl(ioctlDevice, 5, u64(0, size), u32(1, 0), to(2, room, 8), to(3, 8, 0))
+	}
+	good("query_gid_table", table(32, 64))
+	has("query_gid_table", 0, 1, 0)
+	has("query_gid_table, the entry", 24, 0, 1)
+	has("query_gid_table, behind the entry", 40, 0xaaaaaaaa)
+	good("query_gid_table, long entries", table(40, 40))
+	has("query_gid_table, the end of a long entry", 40, 0, 0, 0xaaaaaaaa)
+	good("query_gid_table, short entries", table(20, 20))
+	has("query_gid_table, behind a short entry", 28, 0xaaaaaaaa)
+	bad("query_gid_table, room for none", table(32, 0), unix.EINVAL)
+	bad("query_gid_table, entries of no bytes", table(0, 64), unix.EINVAL)
+	bad("query_gid_table, half an entry", table(32, 48), unix.EINVAL)
+	bad("query_gid_table, flags", h.ioctl(ioctlDevice, 5, u64(0, 32), u32(1, 1), to(2, 32, 8), to(3, 8, 0)), unix.EINVAL)
+	bad("query_gid_table without room", h.ioctl(ioctlDevice, 5, u64(0, 32), u32(1, 0), to(3, 8, 0)), unix.EINVAL)
 	// Create one object of each kind by write commands, so that the objects below have handles
 	// other than 0.
 	half := h.at(len(h.scratch) / 2)

@@ -311,6 +311,7 @@ var handlers = map[abi.Command]func(*command){
 	abi.OpenContext:       (*command).openContext,
 	abi.AllocAsync:        (*command).allocAsync,
 	abi.QueryGID:          (*command).queryGID,
+	abi.QueryGIDTable:     (*command).queryGIDTable,
 	abi.QueryDevice:       func(k *command) { k.answer(k.x.dev.is.queryDevice(k.x.dev)) },
 	abi.QueryDeviceEx:     (*command).queryDeviceEx,
 	abi.QueryPort:         (*command).queryPort,
@@ -419,11 +420,35 @@ func (k *command) queryGID() {
 		return
 	}
 	b := make(abi.Body, abi.GIDEntryLen)
-	copy(b, all[index].gid[:])
+	d.putGID(b, index, all[index])
+	k.answer(b)
+}
+
+// putGID encodes an entry of the device's GID table.
+func (d *device) putGID(b abi.Body, index uint32, g gidEntry) {
+	copy(b, g.gid[:])
 	b.Put32(16, index)
 	b.Put32(20, 1)
-	b.Put32(24, uint32(all[index].kind))
+	b.Put32(24, uint32(g.kind))
 	b.Put32(28, d.found.NetIndex)
+}
+
+// queryGIDTable answers with the number of GIDs, and with an entry for each. The library determines
+// the length of an entry, so that an entry may end early or with zeros.
+func (k *command) queryGIDTable() {
+	d := k.x.dev
+	size, room, all := int(k.Body.U32(0)), int(k.Body.U32(8)), d.gids.entries()
+	if size <= 0 || room%size != 0 || len(all) > room/size || k.Body.U32(4) != 0 {
+		k.fail(unix.EINVAL)
+		return
+	}
+	b := make(abi.Body, 8+len(all)*size)
+	b.Put64(0, uint64(len(all)))
+	for i, g := range all {
+		var e [abi.GIDEntryLen]byte
+		d.putGID(e[:], uint32(i), g)
+		copy(b[8+i*size:][:size], e[:])
+	}
 	k.answer(b)
 }
 

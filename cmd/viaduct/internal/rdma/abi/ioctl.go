@@ -12,11 +12,12 @@ var (
 )
 
 // Commands without a write form: open a context without asynchronous events, open the asynchronous
-// events, and query a GID.
+// events, and query one GID or all.
 const (
 	OpenContext Command = 1<<30 + iota
 	AllocAsync
 	QueryGID
+	QueryGIDTable
 )
 
 // OptionalAccess, in the answer to OpenContext, announces a device that ignores unknown optional
@@ -27,6 +28,7 @@ const (
 	ioctlHeaderLen = 24
 	attrLen        = 16
 	maxIoctl       = 4096
+	maxAttr        = 1<<16 - 1 // longest value of an attribute
 
 	attrMandatory   = 1 << 0
 	attrValidOutput = 1 << 1
@@ -96,6 +98,15 @@ type attrOut struct {
 var methods = map[methodID]*method{
 	{objDevice, 2}: {command: QueryPort, in: []attrIn{{0, 8, 1, number, false}}, out: []attrOut{{1, 0, QueryPortLen}}},
 	{objDevice, 3}: {command: OpenContext, out: []attrOut{{0, 0, 4}, {1, 4, 8}}},
+	// The body is the length of an entry, the flags, and the room for the entries.
+	{objDevice, 5}: {command: QueryGIDTable, in: []attrIn{{0, 0, 4, number, false}, {1, 4, 4, value, false}},
+		out: []attrOut{{2, 8, maxAttr}, {3, 0, 8}},
+		rest: func(v *Ioctl, body Body) error {
+			if a := v.find(2); a != nil {
+				body.Put32(8, uint32(a.len))
+			}
+			return nil
+		}},
 	{objDevice, 6}: {command: QueryGID, in: []attrIn{{0, 0, 4, number, false}, {1, 4, 4, number, false}, {2, 8, 4, value, false}},
 		out: []attrOut{{3, 0, GIDEntryLen}}},
 	{objPD, 0}:         {command: DeallocPD, in: []attrIn{{0, 0, 4, object, false}}},

@@ -87,9 +87,10 @@ var layouts = map[Command]layout{
 	CreateQPEx:        {"ex_create_qp", 56, 40, true},
 
 	// These exist only as ioctl methods.
-	OpenContext: {"open_context", 0, 12, false},
-	AllocAsync:  {"alloc_async", 0, 4, false},
-	QueryGID:    {"query_gid", 12, GIDEntryLen, false},
+	OpenContext:   {"open_context", 0, 12, false},
+	AllocAsync:    {"alloc_async", 0, 4, false},
+	QueryGID:      {"query_gid", 12, GIDEntryLen, false},
+	QueryGIDTable: {"query_gid_table", 12, 8, false},
 }
 
 // String returns the kernel's name of the command.
