@@ -790,7 +790,7 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	until(t, stays, "the SuspCommAck waits for room",
 		func() bool { return len(stays.send.backlog) == 2 })
 	stays.mu.Lock()
-	if stays.suspended {
+	if stays.state != streamUp {
 		t.Error("the stream was given up with the SuspCommAck still here")
 	}
 	stays.sendsDone(0) // the queue has room now

@@ -13,10 +13,10 @@ import (
 
 // streamEnded reports the end of the stream below, with the reason, to the machine once.
 func (c *Conn) streamEnded() {
-	if c.drv.llp || c.suspended {
+	if c.state != streamUp {
 		return
 	}
-	c.drv.llp = true
+	c.state = streamOver
 	err := error(nil) // stays nil after the peer's FIN
 	select {
 	case <-c.qp.Ended():
@@ -27,7 +27,7 @@ func (c *Conn) streamEnded() {
 	case err == nil, err == io.EOF, errors.Is(err, iwarp.ErrClosed):
 		err = nil
 	default:
-		c.drv.left = !c.m.Acknowledged()          // TCP will not deliver the unacknowledged bytes
+		c.cut = !c.m.Acknowledged()               // TCP will not deliver the unacknowledged bytes
 		err = fmt.Errorf("%w: %w", ErrReset, err) // [D-49]
 	}
 	c.exec(c.m.LLPClosed(c.now(), err, c.room()))
@@ -36,24 +36,15 @@ func (c *Conn) streamEnded() {
 	}
 }
 
-// finish ends the stream in order, because both directions are closed. [D-49] [SDP-6.2-2]
-// [SDP-8.2.1-23]
-func (c *Conn) finish() { c.release(false, nil) }
-
-// abortNow ends the stream because of err. If told is true, an AbortConn was sent: the stream then
-// ends in order, because a reset might overtake the AbortConn. Otherwise abortNow resets the
-// stream. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
-func (c *Conn) abortNow(told bool, err error) { c.release(!told, err) }
-
 // release closes the stream and then releases the resources of the connection, in the background,
 // because the peer may take two seconds. If closing is set and reset is not, release leaves both
 // steps to Close. If reset is true, release resets the stream. err is the reason for the log, or
 // nil. A second call has no effect. [SDP-8.2.1-14] [SDP-8.2.1-24]
 func (c *Conn) release(reset bool, err error) {
-	if c.released {
+	if c.state == streamReleased {
 		return
 	}
-	c.released = true
+	c.state = streamReleased
 	c.send.flush()
 	qp := c.qp
 	if c.opt.Logger.Enabled(context.Background(), slog.LevelInfo) {
@@ -76,7 +67,7 @@ func (c *Conn) release(reset bool, err error) {
 		c.letGo = letGo
 		return
 	}
-	attend.Go(c.drv.pooled, letGo)
+	attend.Go(c.pooled, letGo)
 }
 
 // drained completes the end of the connection, after the stream has ended and no request will
@@ -101,9 +92,7 @@ func (c *Conn) drained() {
 	c.send.last = 0 // a DisConn whose Send is not complete counts as not sent
 	c.sendsDone(^uint64(0))
 	c.advs.revokeAll()
-	if c.alarm.timer != nil {
-		c.alarm.timer.Stop()
-	}
+	c.alarm.stop()
 	c.flush()
 	clear(c.acts[:cap(c.acts)])
 	actions.Put(new(c.acts[:0]))

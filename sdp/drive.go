@@ -9,14 +9,19 @@ import (
 	"viaduct/iwarp"
 )
 
-// A driver holds what exec must do after the current actions, and how the stream has ended.
-type driver struct {
-	pooled  bool  // whether goroutines may be workers, see attend.Go
-	resized bool  // OpResize was performed, so the machine must get Resized
-	fail    error // error for which exec must abort the connection, or nil
-	llp     bool  // the end of the stream was handled
-	left    bool  // the stream was reset before the peer had acknowledged everything
-}
+// A streamState tells what is done with the stream of a connection.
+type streamState uint8
+
+const (
+	streamUp       streamState = iota // arrivals are handled
+	streamOver                        // the end of the stream was handled
+	streamMoved                       // the connection continues on another stream or in another process
+	streamReleased                    // the connection has ended, and the stream is being closed
+)
+
+// stopped reports whether completions are left alone, because the stream has moved or is being
+// closed; see drained.
+func (s streamState) stopped() bool { return s >= streamMoved }
 
 const (
 	// Time after which a new connection receives arrivals even if no call waits.
@@ -50,7 +55,7 @@ func (c *Conn) unlockOnly() (left bool) {
 	for {
 		before := c.flow.streak
 		ran := c.run()
-		if c.held.on && (c.drv.llp || c.stopped()) {
+		if c.held.on && c.state != streamUp {
 			c.settle(c.now()) // the missing part of a message will not arrive
 		}
 		c.calls.letLeave(c.m, &c.send, c.now)
@@ -60,7 +65,7 @@ func (c *Conn) unlockOnly() (left bool) {
 			c.flow.brought(c.flow.streak-before, full, c.now)
 		}
 		c.setAlarm()
-		cq, stopped := c.queue.Load(), c.stopped()
+		cq, stopped := c.queue.Load(), c.state.stopped()
 		c.mu.Unlock()
 		if stopped || cq.Len() == 0 || !c.mu.TryLock() {
 			return left
@@ -68,17 +73,13 @@ func (c *Conn) unlockOnly() (left bool) {
 	}
 }
 
-// stopped reports whether completions are left alone, because the stream has moved or is being
-// closed; see drained.
-func (c *Conn) stopped() bool { return c.suspended || c.released }
-
 // progress returns the object that receives for a waiting call.
 func (c *Conn) progress() attend.SourceSleeper { return attend.ProgressOf(c.queue.Load()) }
 
 // look receives arrivals without waiting, and passes them to the machine. After the end of the
 // stream, look does nothing. mu must be held.
 func (c *Conn) look() {
-	if !c.stopped() && !c.drv.llp {
+	if c.state == streamUp {
 		c.progress().Poll()
 		c.run()
 	}
@@ -86,7 +87,7 @@ func (c *Conn) look() {
 
 // run passes completions to the machine. It reports whether there were any.
 func (c *Conn) run() bool {
-	if c.stopped() {
+	if c.state.stopped() {
 		return false
 	}
 	cq := c.queue.Load()
@@ -101,14 +102,14 @@ func (c *Conn) run() bool {
 		for i := range c.comps[:n] {
 			c.completion(now, &c.comps[i])
 		}
-		if c.stopped() {
+		if c.state.stopped() {
 			break
 		}
 		if n = cq.PollN(c.comps[:]); n == 0 {
 			break
 		}
 	}
-	if len(c.calls.reads) > 0 && !c.drv.llp && !c.stopped() && c.recv.in.lending() {
+	if len(c.calls.reads) > 0 && c.state == streamUp && c.recv.in.lending() {
 		c.held.begin(now)
 	} else {
 		c.settle(now)
@@ -128,7 +129,7 @@ func (c *Conn) settle(now sdpcore.Time) {
 // read waits for the unread messages, so that the caller must receive at once.
 func (c *Conn) lend() (left, now bool) {
 	var into []byte
-	if len(c.calls.reads) > 0 && !c.drv.llp && !c.released {
+	if len(c.calls.reads) > 0 && c.state == streamUp {
 		if id, off, ok := c.m.Landing(); ok {
 			into = find(c.calls.reads, id).buf[off:]
 		}
@@ -180,69 +181,38 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	r.close()
 }
 
-// An alarm is the timer of a connection, and the times served besides the deadline of the machine.
-type alarm struct {
-	timer  *time.Timer
-	at     sdpcore.Time // when the timer fires; 0 for never
-	attend sdpcore.Time // when the driver begins to wait for arrivals; 0 if it has begun
-	close  sdpcore.Time // when a closed connection is reset; 0 for never
-}
-
-// setAlarm sets the timer for the next due event. A timer that fires earlier stays unchanged.
+// setAlarm sets the timer for the next due event.
 func (c *Conn) setAlarm() {
-	if c.stopped() {
+	if c.state.stopped() {
 		return
 	}
-	a := &c.alarm
-	at, ok := c.m.Deadline()
-	if !ok && a.attend == 0 && a.close == 0 && !c.held.on && len(c.calls.writes) == 0 {
-		return
-	}
-	at = soonest(at, soonest(a.attend, a.close))
+	at, _ := c.m.Deadline()
+	at = soonest(at, soonest(c.alarm.attend, c.alarm.close))
 	if c.held.on {
 		at = soonest(at, c.held.until)
 	}
-	at = soonest(at, c.calls.late())
-	if at == 0 || a.at != 0 && a.at <= at {
-		return
-	}
-	a.at = at
-	if left := max(at-c.now(), 0); a.timer == nil {
-		a.timer = time.AfterFunc(left, c.wakeUp)
-	} else {
-		a.timer.Reset(left)
-	}
+	c.alarm.set(soonest(at, c.calls.late()), c.now)
 }
 
 // wakeUp performs the due events.
 func (c *Conn) wakeUp() {
 	c.mu.Lock()
 	defer c.unlock()
-	a, now := &c.alarm, c.now()
-	a.at = 0
-	if c.released {
+	now := c.now()
+	c.alarm.at = 0
+	if c.state == streamReleased {
 		return
 	}
 	if at, ok := c.m.Deadline(); ok && now >= at {
 		c.exec(c.m.Tick(now, c.room()))
 	}
-	if a.attend != 0 && now >= a.attend {
-		a.attend = 0
+	if due(&c.alarm.attend, now) {
 		c.progress().Unpoll()
 	}
 	if c.held.on && c.held.over(now) {
 		c.settle(now)
 	}
-	if a.close != 0 && now >= a.close {
-		a.close = 0
+	if due(&c.alarm.close, now) {
 		c.exec(c.m.Abort(now, sdpcore.ErrClosed, c.room()))
 	}
-}
-
-// soonest returns the earlier of two times, where 0 stands for never.
-func soonest(a, b sdpcore.Time) sdpcore.Time {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
 }

@@ -13,11 +13,14 @@ import (
 // be held.
 func (c *Conn) exec(acts []sdpcore.Action) {
 	c.acts = acts
+	resized, failed := false, error(nil)
 	for i := 0; i < len(acts); i++ {
 		a := &acts[i]
 		switch a.Op {
 		case sdpcore.OpSend:
-			if a.Adv == 0 || c.advertise(a) {
+			if err := c.advertise(a); err != nil {
+				failed = err
+			} else {
 				if logsMessages(c.opt.Logger) {
 					c.opt.Logger.Debug("sent", "remote", c.path.Remote, "msg", &a.Msg)
 				}
@@ -55,16 +58,19 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpResize:
 			// All buffers have their largest possible size, so a new size is valid at once. [D-46]
 			// [SDP-10.6-13] [SDP-10.6.2-2]
-			c.drv.resized = true
+			resized = true
 		case sdpcore.OpSuspended:
-			c.suspendedNow(nil)
+			c.state = streamMoved
+			c.suspendTo <- nil
 		case sdpcore.OpReconnect:
 			c.resumeAt = a.Msg.Port
 			c.reconnect()
 		case sdpcore.OpFinish:
-			c.finish()
+			c.release(false, nil) // [D-49] [SDP-6.2-2] [SDP-8.2.1-23]
 		case sdpcore.OpAbort:
-			c.abortNow(a.Local, a.Err)
+			// After an AbortConn the stream ends in order, because a reset might overtake the
+			// AbortConn. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
+			c.release(!a.Local, a.Err)
 		case sdpcore.OpPeerClosed:
 			// The peer's Close waits until our TCP has acknowledged the peer's DisConn. Without a
 			// DisConn of ours, TCP would delay the acknowledgement by 40 ms.
@@ -76,16 +82,11 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpPeerSize, sdpcore.OpPart:
 		}
 	}
-	if c.drv.resized {
-		c.drv.resized = false
+	if resized {
 		c.exec(c.m.Resized(c.now(), c.room()))
-		return
 	}
-	if c.drv.fail != nil {
-		err := c.drv.fail
-		c.drv.fail = nil
-		c.exec(c.m.Abort(c.now(), err, c.room()))
-		return
+	if failed != nil {
+		c.exec(c.m.Abort(c.now(), failed, c.room()))
 	}
 	c.send.flush()
 }
@@ -93,10 +94,12 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 // logsMessages reports whether each message is logged.
 func logsMessages(l *slog.Logger) bool { return l.Enabled(context.Background(), slog.LevelDebug) }
 
-// advertise registers the bytes a SrcAvail or SinkAvail offers to the peer. If the registration
-// fails, advertise returns false, and exec then aborts the connection. Reads and Writes by the peer
-// are enabled on every connection. [SDP-14.1-1]
-func (c *Conn) advertise(a *sdpcore.Action) bool {
+// advertise registers the bytes a SrcAvail or SinkAvail offers to the peer. For another message,
+// advertise does nothing. Reads and Writes by the peer are enabled on every connection. [SDP-14.1-1]
+func (c *Conn) advertise(a *sdpcore.Action) error {
+	if a.Adv == 0 {
+		return nil
+	}
 	var b []byte
 	access := iwarp.RemoteRead
 	if a.Msg.MID == sdpwire.SinkAvail {
@@ -107,12 +110,11 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 	}
 	win, err := c.advs.offer(c.qp, a.Adv, b, access)
 	if err != nil {
-		c.drv.fail = err
-		return false
+		return err
 	}
 	a.Msg.STag, a.Msg.VA = win.STag(), win.TO()
 	c.m.Bind(a.Adv, win.STag())
-	return true
+	return nil
 }
 
 func (c *Conn) rdmaRead(a *sdpcore.Action) {
@@ -136,7 +138,7 @@ func (c *Conn) writeDone(a *sdpcore.Action) {
 		o.n, o.err = a.N, a.Err
 	}
 	o.after = c.send.lent
-	if o.after <= c.send.done || c.m.Dead() && c.released {
+	if o.after <= c.send.done || c.m.Dead() && c.state == streamReleased {
 		c.calls.end(o)
 	} else if c.calls.ending = append(c.calls.ending, o); o.cancel {
 		c.keepSends()
@@ -162,14 +164,5 @@ func (c *Conn) sendsDone(upTo uint64) {
 	c.calls.sent(c.send.done)
 	if len(c.send.backlog) > 0 && c.send.catchUp() && c.resumeAt != 0 && c.m.Suspended() {
 		c.reconnect()
-	}
-}
-
-// flush records that TCP has all of the stream, or never will.
-func (c *Conn) flush() {
-	select {
-	case <-c.flushed:
-	default:
-		close(c.flushed)
 	}
 }

@@ -121,8 +121,8 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 // has p, or p was copied. Most bytes of a stream go through straight, and the code runs cold after
 // each system call, so every instruction counts.
 func (c *Conn) straight(p []byte) bool {
-	if len(c.calls.writes) > 0 || len(c.calls.ending) > 0 || c.send.busy() || c.suspended ||
-		c.released || c.drv.llp || logsMessages(c.opt.Logger) {
+	if len(c.calls.writes) > 0 || len(c.calls.ending) > 0 || c.send.busy() ||
+		c.state != streamUp || logsMessages(c.opt.Logger) {
 		return false
 	}
 	var msgs [4]sdpwire.Message

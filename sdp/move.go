@@ -137,14 +137,6 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 	return c.export(), nil
 }
 
-// suspendedNow reports the peer's acknowledgement of SuspComm, or err, to Suspend.
-func (c *Conn) suspendedNow(err error) {
-	c.suspended = true
-	if c.suspendTo != nil {
-		c.suspendTo <- err
-	}
-}
-
 // export returns the state of the connection, and ends the connection in this process.
 func (c *Conn) export() *State {
 	st := &State{core: c.m.State(), Token: c.token, Held: c.recv.held()}
@@ -158,7 +150,6 @@ func (c *Conn) export() *State {
 	st.core.Held, st.core.Unsent = len(st.Held), len(st.Unsent)
 	c.closed = true
 	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room())) // ends the calls that still wait here
-	c.release(false, nil)
 	return st
 }
 
@@ -169,7 +160,7 @@ func (c *Conn) reconnect() {
 	if len(c.send.backlog) > 0 {
 		return // the backlog contains the SuspCommAck; sendsDone calls reconnect again
 	}
-	c.suspended = true
+	c.state = streamMoved
 	qp, port := c.qp, c.resumeAt
 	c.resumeAt = 0
 	c.send.flush()
@@ -179,7 +170,6 @@ func (c *Conn) reconnect() {
 		c.mu.Lock()
 		defer c.unlock()
 		if err != nil {
-			c.suspended = false
 			c.exec(c.m.Abort(c.now(), fmt.Errorf("%w: %w", ErrReset, err), c.room()))
 		}
 	}()
@@ -230,7 +220,7 @@ func (c *Conn) resume(s *setup, p sdpcore.Params) {
 	c.send.last = 0 // a DisConn is sent again
 	c.sendsDone(^uint64(0))
 	c.attach(s)
-	c.suspended, c.drv.llp = false, false
+	c.state = streamUp
 	c.exec(c.m.Resume(c.now(), p, c.room()))
 	c.queue.Load().Handle(c.completed)
 	c.progress().Unpoll() // wakes the calls that sleep

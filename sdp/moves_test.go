@@ -239,7 +239,7 @@ func TestResumeStream(t *testing.T) {
 			t.Fatalf("suspended %t, %d held", c.m.Suspended(), len(c.recv.holds))
 		}
 		private := [][]byte{c.recv.holds[0].b, c.recv.holds[1].b}
-		c.suspended, c.drv.llp = true, true
+		c.state = streamMoved
 		c.send.backlog, c.calls.ending = nil, []*op{under}
 		c.send.last, c.send.ended = 7, false
 		c.recv.local = [][]byte{{1}}
@@ -258,8 +258,8 @@ func TestResumeStream(t *testing.T) {
 			t.Error("a DisConn counts as sent that has to go again")
 		default:
 		}
-		if c.suspended || c.drv.llp || c.recv.local != nil || c.qp == old || c.recv.in != s.in {
-			t.Errorf("suspended %t, ended %t, %d Reads", c.suspended, c.drv.llp, len(c.recv.local))
+		if c.state != streamUp || c.recv.local != nil || c.qp == old || c.recv.in != s.in {
+			t.Errorf("stream state %d, %d Reads", c.state, len(c.recv.local))
 		}
 		c.unlock()
 		if got, err := readN(c, 18); got != "held one;held two;" || err != nil {
