@@ -19,7 +19,8 @@ import (
 const nobody = 65534
 
 // A trial is a shell script whose programs all run under one supervisor. The script's environment
-// variables are ADDR, the host's address, and PORT, a free TCP port.
+// variables are ADDR, the host's address, PORT, a free TCP port, and MESSAGES, the number of
+// messages that perftest's tools send.
 type trial struct {
 	name   string
 	needs  []string // required programs or files
@@ -44,7 +45,7 @@ func newLab(ctx context.Context, p plan) (*lab, error) {
 		return nil, err
 	}
 	l := &lab{dir: dir, viaduct: filepath.Join(dir, "viaduct"), limit: p.limit, path: p.sources.path()}
-	l.env = append(os.Environ(), "HOME="+dir, "LC_ALL=C", "TMPDIR="+dir, "PATH="+l.path)
+	l.env = append(os.Environ(), "HOME="+dir, "LC_ALL=C", "TMPDIR="+dir, "PATH="+l.path, "MESSAGES="+strconv.Itoa(p.messages))
 	l.env = append(l.env, p.sources.env()...)
 	if err := os.Chmod(dir, 0o777); err != nil {
 		return nil, err

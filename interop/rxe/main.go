@@ -25,9 +25,10 @@ func main() {
 	flag.BoolVar(&p.long, "long", false, "make all trials, not the most telling ones alone")
 	flag.IntVar(&p.runs, "runs", 1, "make each trial so many times, all in turn; an interrupt ends that with the table")
 	flag.IntVar(&p.busy, "busy", 0, "run so many busy loops meanwhile")
+	flag.IntVar(&p.messages, "messages", 320, "let perftest's tools send so many messages, a multiple of 32 for the trials with lists")
 	flag.DurationVar(&p.limit, "limit", 3*time.Minute, "how long a run may take; pyverbs, MPI and programs from source may take four times that")
 	flag.StringVar(&p.viaduct, "viaduct", "", "use the command in `FILE` instead of building it")
-	flag.StringVar(&p.sources.rdmaCore, "rdma-core", "", "use the libraries and programs of rdma-core that were built in `DIR`")
+	flag.StringVar(&p.sources.rdmaCore, "rdma-core", "", "use the libraries, programs and pyverbs of rdma-core that were built in `DIR`")
 	flag.StringVar(&p.sources.valkey, "valkey", "", "run the RDMA test of valkey, whose source was built in `DIR`")
 	flag.StringVar(&p.sources.mpi4py, "mpi4py", "", "run the tests of mpi4py, whose source is in `DIR`")
 	figures := flag.Bool("figures", false, "measure latency, rates and an idle device, and stop")
@@ -49,6 +50,7 @@ type plan struct {
 	only       *regexp.Regexp
 	long       bool
 	runs, busy int
+	messages   int // of a run of a perftest tool
 	limit      time.Duration
 	viaduct    string // path of the command; "" means that it is built
 	sources    sources

@@ -37,7 +37,7 @@ func perftests() (all []trial) {
 		opts []string
 		long []string
 	}{
-		{"ib_send_lat", []string{"", "-c UC", "-c UD", "-e", "-R", "-c UD -R"}, []string{"-e -R"}},
+		{"ib_send_lat", []string{"", "-c UC", "-c UD", "-e", "-R", "-c UD -R"}, []string{"-e -R", "--use-srq"}},
 		{"ib_send_bw", []string{"", "-b", "-c UC", "-c UD", "--use-srq -q 4", "-l 32", "-R"},
 			[]string{"-e", "-q 8 -b", "-q 8 -b -c UC", "-q 8 -b -c UD", "-c UD -R", "--use-srq -q 4 -R", "-l 32 -c UC", "-l 32 -c UD"}},
 		{"ib_write_lat", []string{"", "-c UC", "-R"}, []string{"-s 1048576"}},
@@ -48,7 +48,7 @@ func perftests() (all []trial) {
 		{"ib_atomic_bw", []string{"", "-A CMP_AND_SWAP"}, []string{"-e", "-b", "-R", "-q 8 -b", "-l 32"}},
 	} {
 		for i, opt := range append(c.opts, c.long...) {
-			p := c.tool + " -F -n 320 -p $PORT " + opt // -n is a multiple of the length of lists
+			p := c.tool + " -F -n $MESSAGES -p $PORT " + opt
 			script := pair(p, p+" $ADDR")
 			if strings.Contains(opt, "-R") {
 				script = pairCM(p, p+" $ADDR")
@@ -60,20 +60,25 @@ func perftests() (all []trial) {
 	return all
 }
 
-// cmPrograms are trials of programs on rdma_cm over RoCE.
 // mckey starts the sender when the receiver has joined the group, because what is sent before is
 // lost.
 const mckey = `stdbuf -oL mckey -m 239.1.1.1 -b $ADDR >joined & s=$!; until grep -q "joined dgid" joined; do sleep 0.1; done
 mckey -m 239.1.1.1 -b $ADDR -s; c=$?; wait $s; e=$?; cat joined; exit $((e + c))`
 
+// cmtime's newer versions synchronize the two ends by TCP. In older versions the server does not
+// end by itself.
+var cmtime = "if cmtime -h 2>&1 | grep -q controller; then " +
+	pair("cmtime -c 20 -C $ADDR -p $PORT -b $ADDR -L", "cmtime -c 20 -C $ADDR -p $PORT -b $ADDR") + "; fi\n" +
+	"cmtime -b $ADDR & s=$!; sleep 0.5; retry cmtime -s $ADDR -c 20; c=$?; kill $s; wait $s; exit $c"
+
+// cmPrograms are trials of programs on rdma_cm over RoCE.
 var cmPrograms = []trial{
 	{name: "rping", needs: []string{"rping"}, script: pairCM("rping -s -v -C 20 -a $ADDR", "rping -c -v -C 20 -a $ADDR"), says: []string{"ping data: rdma-ping-19"}},
 	{name: "ucmatose", needs: []string{"ucmatose"}, script: pairCM("ucmatose", "ucmatose -s 127.0.0.1"), says: []string{"data transfers complete", "return status 0"}},
 	{name: "udaddy", needs: []string{"udaddy"}, script: pairCM("udaddy", "udaddy -s $ADDR"), says: []string{"data transfers complete", "return status 0"}},
 	{name: "mckey", needs: []string{"mckey"}, script: mckey,
 		says: []string{"data transfers complete", "return status 0"}},
-	// The server of cmtime does not end by itself.
-	{name: "cmtime", needs: []string{"cmtime"}, script: `cmtime -b $ADDR & s=$!; sleep 0.5; retry cmtime -s $ADDR -c 20; c=$?; kill $s; wait $s; exit $c`,
+	{name: "cmtime", needs: []string{"cmtime"}, script: cmtime,
 		says: []string{"resolve route", "disconnect"}},
 	{name: "rdma_client", needs: []string{"rdma_client"}, script: pairCM("rdma_server", "rdma_client -s $ADDR"), says: []string{"rdma_client: end 0", "rdma_server: end 0"}},
 	{name: "rstream", needs: []string{"rstream"}, script: pairCM("rstream -S 4096 -C 100 -b $ADDR", "rstream -S 4096 -C 100 -s $ADDR"), says: []string{"custom"}},
