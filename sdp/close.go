@@ -10,21 +10,17 @@ import (
 	"viaduct/internal/sock"
 )
 
-// The ends are what the program has closed, and how far the end of the connection has come.
+// The ends tell how far the end of a connection has come.
 type ends struct {
-	closed      bool          // Close was called
-	readClosed  bool          // CloseRead was called
-	linger      time.Duration // set by SetLinger; negative for the default
-	closeWithin time.Duration // time that Close waits by default
-	cut         bool          // the stream was reset before the peer had acknowledged everything
-	flushed     chan struct{} // closed when TCP has the DisConn, or will never get it
-	gone        chan struct{} // closed when the connection has ended and all its resources are released
-	closing     bool          // Close will release the stream itself, if the stream has ended in order
-	letGo       func()        // releases the stream; set for Close to call, if closing is set
+	closed  bool          // Close was called
+	cut     bool          // the stream was reset before the peer had acknowledged everything
+	flushed chan struct{} // closed when TCP has the DisConn, or will never get it
+	gone    chan struct{} // closed when the connection has ended and all its resources are released
+	closing bool          // Close will release the stream itself, if the stream has ended in order
+	letGo   func()        // releases the stream; set for Close to call, if closing is set
 }
 
 func (e *ends) init() {
-	e.linger, e.closeWithin = -1, defaultCloseTimeout
 	e.flushed, e.gone = make(chan struct{}), make(chan struct{})
 }
 
@@ -208,11 +204,11 @@ func (c *Conn) endSoon(answer bool) {
 }
 
 // lost returns the reason why written bytes will not be delivered, or nil.
-func (c *Conn) lost() error {
-	if err := c.m.WriteErr(); err != nil {
+func (d *driver) lost() error {
+	if err := d.m.WriteErr(); err != nil {
 		return err
 	}
-	if c.m.Dead() && c.cut || c.m.Finished() && c.state == streamReleased && !c.send.ended && c.send.last == 0 {
+	if d.m.Dead() && d.cut || d.m.Finished() && d.state == streamReleased && !d.send.ended && d.send.last == 0 {
 		return ErrReset
 	}
 	return nil
@@ -220,18 +216,18 @@ func (c *Conn) lost() error {
 
 // delivered reports whether the fate of the written bytes is known, and the error if bytes were
 // lost. Call delivered after the stream was handed to TCP.
-func (c *Conn) delivered() (known bool, err error) {
-	c.mu.Lock()
-	defer c.unlock()
-	if err := c.lost(); err != nil || c.m.Dead() {
+func (d *driver) delivered() (known bool, err error) {
+	d.mu.Lock()
+	defer d.unlock()
+	if err := d.lost(); err != nil || d.m.Dead() {
 		return true, err
 	}
-	left := c.qp.Undelivered()
+	left := d.qp.Undelivered()
 	select {
-	case <-c.qp.Ended():
+	case <-d.qp.Ended():
 		// The socket may have been closed before Undelivered was called. If both DisConns were
 		// exchanged, the end is graceful [SDP-8.2.1-12]; streamEnded reports other ends.
-		return c.m.Finished(), nil
+		return d.m.Finished(), nil
 	default:
 		return left == 0, nil
 	}

@@ -4,11 +4,8 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"viaduct/internal/perturb"
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
@@ -26,42 +23,13 @@ import (
 //   - *ProtocolError if the peer broke the protocol,
 //   - *iwarp.TerminateError if an error of the layers below ended the connection.
 type Conn struct { // [D-84] [SDP-4.1-1]
-	// A Conn passes the completions of an iwarp stream to a machine of internal/sdpcore. Each file
-	// has the methods for one part of the connection.
+	// The methods of a Conn are the calls of a program. All else is done by the driver, whether or not
+	// a call is in progress. mu of the driver guards all fields.
+	driver
 
-	opt    Options
-	layout sdpwire.Layout
-	path   Path
-	token  []byte
-
-	queue atomic.Pointer[iwarp.CompletionQueue] // completion queue of the stream
-
-	mu     perturb.Mutex // guards all fields below; released by unlock
-	m      *sdpcore.Machine
-	qp     *iwarp.QueuePair
-	pooled bool // whether goroutines may be workers, see attend.Go
-	acts   []sdpcore.Action
-	comps  [8]iwarp.Completion // buffer for the completions that run polls
-	born   time.Time
-
-	calls calls
-	recv  receiver
-	send  sender
-	advs  adverts
-	state streamState
-	alarm alarm
-	flow  flow
-	held  held
-	urg   urgent
-
-	ends
-	moving
-}
-
-// A moving connection continues in another process or on another stream.
-type moving struct {
-	suspendTo chan error // gets the result of Suspend
-	resumeAt  uint16     // port named by OpReconnect; 0 after reconnect has begun, or if there is none
+	readClosed  bool          // CloseRead was called
+	linger      time.Duration // set by SetLinger; negative for the default
+	closeWithin time.Duration // time that Close waits by default
 }
 
 var (
@@ -70,42 +38,12 @@ var (
 	_ io.WriterTo   = (*Conn)(nil)
 )
 
-// actions is a pool of slices for the actions of an event.
-var actions = sync.Pool{New: func() any { return new(make([]sdpcore.Action, 0, 8)) }}
-
-// room returns the empty slice to which the machine appends the actions of an event. mu must be
-// held.
-func (c *Conn) room() []sdpcore.Action { return c.acts[:0] }
-
 // newConn makes the connection of a complete set-up. It handles no arrivals before begin.
 func newConn(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Params) *Conn {
-	c := &Conn{opt: opt, layout: layout, born: time.Now(), acts: *actions.Get().(*[]sdpcore.Action)}
-	c.calls.room = opt.SendBuffer
-	c.ends.init()
-	c.alarm.fire = c.wakeUp
-	c.m = sdpcore.New(p)
-	c.attach(s)
+	c := &Conn{linger: -1, closeWithin: defaultCloseTimeout}
+	c.driver.init(opt, layout, s, p)
 	return c
 }
-
-// attach makes the connection use the stream of a set-up, at first and again after a suspension.
-func (c *Conn) attach(s *setup) {
-	c.qp = s.qp
-	c.queue.Store(s.cq)
-	c.pooled = s.pooled
-	c.recv.move(s.in)
-	c.send.attach(s.qp, c.layout, s.sendDepth)
-	c.alarm.attend = c.now() + attendTime
-}
-
-// begin starts the handling of arrivals. Set path before calling begin.
-func (c *Conn) begin() {
-	c.mu.Lock()
-	defer c.unlock()
-	c.queue.Load().Handle(c.completed)
-}
-
-func (c *Conn) now() sdpcore.Time { return time.Since(c.born) }
 
 // LocalAddr returns the local address of the TCP connection; RemoteAddr returns the peer's.
 func (c *Conn) LocalAddr() net.Addr  { return c.path.Local }

@@ -147,10 +147,10 @@ func TestKeepBacklog(t *testing.T) {
 // TestFlowEndsAtDeadline: a read polling a stream at intervals stops at the deadline, however many
 // bytes arrive.
 func TestFlowEndsAtDeadline(t *testing.T) {
-	c := &Conn{born: time.Now()} // a poll would panic, because c has no stream
-	c.calls.rd.set(time.Unix(1, 0))
-	c.flow.on.Store(true)
-	c.receive(&c.calls.rd, newOp())
+	d := &driver{born: time.Now()} // a poll would panic, because d has no stream
+	d.calls.rd.set(time.Unix(1, 0))
+	d.flow.on.Store(true)
+	d.receive(&d.calls.rd, newOp())
 }
 
 // TestHeld: a read waits for the rest of a message for a limited time, and each useless wait makes

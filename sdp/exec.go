@@ -11,71 +11,71 @@ import (
 
 // exec performs the actions of an event, all of them by iWARP. [SDP-8.1.1-1] [SDP-8.1.1-32] mu must
 // be held.
-func (c *Conn) exec(acts []sdpcore.Action) {
-	c.acts = acts
+func (d *driver) exec(acts []sdpcore.Action) {
+	d.acts = acts
 	resized, failed := false, error(nil)
 	for i := 0; i < len(acts); i++ {
 		a := &acts[i]
 		switch a.Op {
 		case sdpcore.OpSend:
-			if err := c.advertise(a); err != nil {
+			if err := d.advertise(a); err != nil {
 				failed = err
 			} else {
-				if logsMessages(c.opt.Logger) {
-					c.opt.Logger.Debug("sent", "remote", c.path.Remote, "msg", &a.Msg)
+				if logsMessages(d.opt.Logger) {
+					d.opt.Logger.Debug("sent", "remote", d.path.Remote, "msg", &a.Msg)
 				}
-				c.send.message(acts[i:], c.calls.writes)
+				d.send.message(acts[i:], d.calls.writes)
 			}
 			i += a.Parts
 		case sdpcore.OpRDMAWrite:
-			c.send.write(bytesOf(c.calls.writes, a), iwarp.RemoteAddr{STag: a.STag, TO: a.TO})
+			d.send.write(bytesOf(d.calls.writes, a), iwarp.RemoteAddr{STag: a.STag, TO: a.TO})
 		case sdpcore.OpRDMARead:
-			c.rdmaRead(a)
+			d.rdmaRead(a)
 		case sdpcore.OpHold:
-			c.recv.hold(a.N)
+			d.recv.hold(a.N)
 		case sdpcore.OpCompact:
-			c.recv.compact(a.N)
+			d.recv.compact(a.N)
 		case sdpcore.OpCopy:
-			c.recv.take(bytesOf(c.calls.reads, a), a.N)
+			d.recv.take(bytesOf(d.calls.reads, a), a.N)
 		case sdpcore.OpDrop:
-			c.recv.take(nil, a.N)
+			d.recv.take(nil, a.N)
 		case sdpcore.OpRevoke:
-			c.advs.revoke(a.Adv)
+			d.advs.revoke(a.Adv)
 		case sdpcore.OpWriteDone:
-			c.writeDone(a)
+			d.writeDone(a)
 		case sdpcore.OpDetach:
-			o := find(c.calls.writes, a.ID)
-			c.calls.detach(o, a.Off, c.send.lent)
+			o := find(d.calls.writes, a.ID)
+			d.calls.detach(o, a.Off, d.send.lent)
 			o.n = a.N // a transfer reads the count here
 		case sdpcore.OpReadDone:
-			c.readDone(a)
+			d.readDone(a)
 		case sdpcore.OpUrgentPending:
-			c.urg.announced()
+			d.urg.announced()
 		case sdpcore.OpUrgent:
-			c.urg.came(a.Pos, c.recv.cur, a.Local)
+			d.urg.came(a.Pos, d.recv.cur, a.Local)
 		case sdpcore.OpMode:
-			c.opt.Logger.Debug("mode", "remote", c.path.Remote, "sending", a.Local, "mode", a.Msg.Mode)
+			d.opt.Logger.Debug("mode", "remote", d.path.Remote, "sending", a.Local, "mode", a.Msg.Mode)
 		case sdpcore.OpResize:
 			// All buffers have their largest possible size, so a new size is valid at once. [D-46]
 			// [SDP-10.6-13] [SDP-10.6.2-2]
 			resized = true
 		case sdpcore.OpSuspended:
-			c.state = streamMoved
-			c.suspendTo <- nil
+			d.state = streamMoved
+			d.suspendTo <- nil
 		case sdpcore.OpReconnect:
-			c.resumeAt = a.Msg.Port
-			c.reconnect()
+			d.resumeAt = a.Msg.Port
+			d.reconnect()
 		case sdpcore.OpFinish:
-			c.release(false, nil) // [D-49] [SDP-6.2-2] [SDP-8.2.1-23]
+			d.release(false, nil) // [D-49] [SDP-6.2-2] [SDP-8.2.1-23]
 		case sdpcore.OpAbort:
 			// After an AbortConn the stream ends in order, because a reset might overtake the
 			// AbortConn. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
-			c.release(!a.Local, a.Err)
+			d.release(!a.Local, a.Err)
 		case sdpcore.OpPeerClosed:
 			// The peer's Close waits until our TCP has acknowledged the peer's DisConn. Without a
 			// DisConn of ours, TCP would delay the acknowledgement by 40 ms.
-			if !c.closed {
-				if raw, err := c.qp.SyscallConn(); err == nil {
+			if !d.closed {
+				if raw, err := d.qp.SyscallConn(); err == nil {
 					_ = raw.Control(acknowledge)
 				}
 			}
@@ -83,12 +83,12 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		}
 	}
 	if resized {
-		c.exec(c.m.Resized(c.now(), c.room()))
+		d.exec(d.m.Resized(d.now(), d.room()))
 	}
 	if failed != nil {
-		c.exec(c.m.Abort(c.now(), failed, c.room()))
+		d.exec(d.m.Abort(d.now(), failed, d.room()))
 	}
-	c.send.flush()
+	d.send.flush()
 }
 
 // logsMessages reports whether each message is logged.
@@ -96,73 +96,73 @@ func logsMessages(l *slog.Logger) bool { return l.Enabled(context.Background(), 
 
 // advertise registers the bytes a SrcAvail or SinkAvail offers to the peer. For another message,
 // advertise does nothing. Reads and Writes by the peer are enabled on every connection. [SDP-14.1-1]
-func (c *Conn) advertise(a *sdpcore.Action) error {
+func (d *driver) advertise(a *sdpcore.Action) error {
 	if a.Adv == 0 {
 		return nil
 	}
 	var b []byte
 	access := iwarp.RemoteRead
 	if a.Msg.MID == sdpwire.SinkAvail {
-		c.recv.withdraw(c.qp)
-		b, access = find(c.calls.reads, a.RID).buf[:a.Msg.Size], iwarp.RemoteWrite
+		d.recv.withdraw(d.qp)
+		b, access = find(d.calls.reads, a.RID).buf[:a.Msg.Size], iwarp.RemoteWrite
 	} else {
-		b = find(c.calls.writes, a.ID).bytes(a.Off, int(a.Msg.Size))
+		b = find(d.calls.writes, a.ID).bytes(a.Off, int(a.Msg.Size))
 	}
-	win, err := c.advs.offer(c.qp, a.Adv, b, access)
+	win, err := d.advs.offer(d.qp, a.Adv, b, access)
 	if err != nil {
 		return err
 	}
 	a.Msg.STag, a.Msg.VA = win.STag(), win.TO()
-	c.m.Bind(a.Adv, win.STag())
+	d.m.Bind(a.Adv, win.STag())
 	return nil
 }
 
-func (c *Conn) rdmaRead(a *sdpcore.Action) {
+func (d *driver) rdmaRead(a *sdpcore.Action) {
 	var b, local []byte
 	if a.Local {
 		b = make([]byte, a.N)
 		local = b
 	} else {
-		c.recv.withdraw(c.qp)
-		b = bytesOf(c.calls.reads, a)
+		d.recv.withdraw(d.qp)
+		b = bytesOf(d.calls.reads, a)
 	}
-	c.recv.local = append(c.recv.local, local)
-	c.send.read(b, iwarp.RemoteAddr{STag: a.STag, TO: a.TO})
+	d.recv.local = append(d.recv.local, local)
+	d.send.read(b, iwarp.RemoteAddr{STag: a.STag, TO: a.TO})
 }
 
 // writeDone ends write a.ID, no longer needed by the machine, or keeps the write until its Sends
 // are complete.
-func (c *Conn) writeDone(a *sdpcore.Action) {
-	o := take(&c.calls.writes, a.ID)
+func (d *driver) writeDone(a *sdpcore.Action) {
+	o := take(&d.calls.writes, a.ID)
 	if !o.own {
 		o.n, o.err = a.N, a.Err
 	}
-	o.after = c.send.lent
-	if o.after <= c.send.done || c.m.Dead() && c.state == streamReleased {
-		c.calls.end(o)
-	} else if c.calls.ending = append(c.calls.ending, o); o.cancel {
-		c.keepSends()
+	o.after = d.send.lent
+	if o.after <= d.send.done || d.m.Dead() && d.state == streamReleased {
+		d.calls.end(o)
+	} else if d.calls.ending = append(d.calls.ending, o); o.cancel {
+		d.keepSends()
 	}
 }
 
 // readDone ends read a.ID with the result in a.
-func (c *Conn) readDone(a *sdpcore.Action) {
-	o := take(&c.calls.reads, a.ID)
+func (d *driver) readDone(a *sdpcore.Action) {
+	o := take(&d.calls.reads, a.ID)
 	o.n, o.err = a.N, a.Err
-	c.recv.withdraw(c.qp)
-	c.calls.end(o)
+	d.recv.withdraw(d.qp)
+	d.calls.end(o)
 }
 
 // sendsDone records that the Sends up to number upTo are complete, ends the writes waiting for
 // these Sends, and posts requests waiting for room. Once the backlog is empty, sendsDone continues a
 // pending reconnect.
-func (c *Conn) sendsDone(upTo uint64) {
-	c.send.complete(upTo)
-	if c.send.ended {
-		c.flush()
+func (d *driver) sendsDone(upTo uint64) {
+	d.send.complete(upTo)
+	if d.send.ended {
+		d.flush()
 	}
-	c.calls.sent(c.send.done)
-	if len(c.send.backlog) > 0 && c.send.catchUp() && c.resumeAt != 0 && c.m.Suspended() {
-		c.reconnect()
+	d.calls.sent(d.send.done)
+	if len(d.send.backlog) > 0 && d.send.catchUp() && d.resumeAt != 0 && d.m.Suspended() {
+		d.reconnect()
 	}
 }

@@ -105,8 +105,8 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 	if err := c.refused("write", &c.calls.wd); err != nil || len(p) == 0 {
 		return 0, err
 	}
+	c.flow.streak = 0
 	if c.calls.join(c.m, p) {
-		c.flow.streak = 0
 		c.look()
 		return len(p), nil
 	}
@@ -130,7 +130,6 @@ func (c *Conn) straight(p []byte) bool {
 	if k == 0 {
 		return false
 	}
-	c.flow.streak = 0
 	if sent, inline := c.send.straight(msgs[:k], p); !sent && !inline {
 		o := c.calls.begin(p, false)
 		o.n, o.after = len(p), c.send.posted
@@ -146,7 +145,6 @@ func (c *Conn) straight(p []byte) bool {
 }
 
 func (c *Conn) write(p []byte, urgent bool) (int, error) {
-	c.flow.streak = 0
 	o := c.calls.begin(p, false)
 	c.calls.writes = append(c.calls.writes, o)
 	c.exec(c.m.Write(c.now(), o.id, len(p), urgent, c.room()))

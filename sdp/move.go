@@ -98,6 +98,12 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
+// A moving connection continues in another process or on another stream.
+type moving struct {
+	suspendTo chan error // gets the result of Suspend
+	resumeAt  uint16     // port named by OpReconnect; 0 after reconnect has begun, or if there is none
+}
+
 // Suspend stops the connection so that it can continue elsewhere: Suspend asks the peer to
 // reconnect to the given port of the same host. After Suspend has returned without error, the
 // connection has ended here, and only the State remains. Waiting calls end with net.ErrClosed, and
@@ -156,74 +162,80 @@ func (c *Conn) export() *State {
 // reconnect follows a peer that has moved. It closes the stream after the SuspCommAck was sent, and
 // makes a new stream to the same address and the port the peer named. [SDP-13.1.1-8] [SDP-13.1.1-9]
 // [D-51] [D-56]
-func (c *Conn) reconnect() {
-	if len(c.send.backlog) > 0 {
+func (d *driver) reconnect() {
+	if len(d.send.backlog) > 0 {
 		return // the backlog contains the SuspCommAck; sendsDone calls reconnect again
 	}
-	c.state = streamMoved
-	qp, port := c.qp, c.resumeAt
-	c.resumeAt = 0
-	c.send.flush()
+	d.state = streamMoved
+	qp, port := d.qp, d.resumeAt
+	d.resumeAt = 0
+	d.send.flush()
 	go func() {
 		_ = qp.Close()
-		err := c.comeBack(port)
-		c.mu.Lock()
-		defer c.unlock()
+		err := d.comeBack(port)
+		d.mu.Lock()
+		defer d.unlock()
 		if err != nil {
-			c.exec(c.m.Abort(c.now(), fmt.Errorf("%w: %w", ErrReset, err), c.room()))
+			d.exec(d.m.Abort(d.now(), fmt.Errorf("%w: %w", ErrReset, err), d.room()))
 		}
 	}()
 }
 
 // comeBack connects to the new holder at the given port, and resumes the connection. It gives up
 // after ResumeTimeout.
-func (c *Conn) comeBack(port uint16) error {
+func (d *driver) comeBack(port uint16) error {
 	ctx, cancel := context.WithTimeout(context.Background(), ResumeTimeout)
 	defer cancel()
-	remote, err := netip.ParseAddrPort(c.path.Remote.String())
+	nc, err := redial(ctx, d.path.Local, d.path.Remote, port)
 	if err != nil {
 		return err
 	}
-	to := netip.AddrPortFrom(remote.Addr(), port)
-	local := c.path.Local.(*net.TCPAddr)
-	// Connect from the same address and port if possible, because the new holder may check both.
-	// [SDP-13.1.1-2] [D-51]
-	nd := net.Dialer{LocalAddr: &net.TCPAddr{IP: local.IP, Port: local.Port, Zone: local.Zone}, Control: reuse}
-	nc, err := nd.DialContext(ctx, "tcp", to.String())
-	if err != nil {
-		nd = net.Dialer{LocalAddr: &net.TCPAddr{IP: local.IP, Zone: local.Zone}}
-		if nc, err = nd.DialContext(ctx, "tcp", to.String()); err != nil {
-			return err
-		}
-	}
-	c.mu.Lock()
-	opt := c.opt
-	opt.SendBuffer = c.calls.room
-	c.unlock()
-	s, p, err := connect(ctx, nc, opt, c.layout, c.path.RawHello, c.token) // [SDP-13.1.1-10]
+	d.mu.Lock()
+	opt := d.opt
+	opt.SendBuffer = d.calls.room
+	d.unlock()
+	s, p, err := connect(ctx, nc, opt, d.layout, d.path.RawHello, d.token) // [SDP-13.1.1-10]
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.unlock()
-	if !c.m.Suspended() { // the connection was aborted meanwhile
+	d.mu.Lock()
+	defer d.unlock()
+	if !d.m.Suspended() { // the connection was aborted meanwhile
 		go s.discard()
 		return net.ErrClosed
 	}
-	c.path.Local, c.path.Remote = nc.LocalAddr(), nc.RemoteAddr()
-	c.resume(s, p)
+	d.path.Local, d.path.Remote = nc.LocalAddr(), nc.RemoteAddr()
+	d.resume(s, p)
 	return nil
 }
 
+// redial connects to a port of the peer's host, from the same address and port as before if
+// possible, because the new holder may check both. [SDP-13.1.1-2] [D-51]
+func redial(ctx context.Context, local, remote net.Addr, port uint16) (net.Conn, error) {
+	r, err := netip.ParseAddrPort(remote.String())
+	if err != nil {
+		return nil, err
+	}
+	to := netip.AddrPortFrom(r.Addr(), port).String()
+	l := local.(*net.TCPAddr)
+	nd := net.Dialer{LocalAddr: l, Control: reuse}
+	nc, err := nd.DialContext(ctx, "tcp", to)
+	if err != nil {
+		nd = net.Dialer{LocalAddr: &net.TCPAddr{IP: l.IP, Zone: l.Zone}}
+		nc, err = nd.DialContext(ctx, "tcp", to)
+	}
+	return nc, err
+}
+
 // resume continues the connection over a new stream. [SDP-13.1.1-17]
-func (c *Conn) resume(s *setup, p sdpcore.Params) {
-	c.send.last = 0 // a DisConn is sent again
-	c.sendsDone(^uint64(0))
-	c.attach(s)
-	c.state = streamUp
-	c.exec(c.m.Resume(c.now(), p, c.room()))
-	c.queue.Load().Handle(c.completed)
-	c.progress().Unpoll() // wakes the calls that sleep
+func (d *driver) resume(s *setup, p sdpcore.Params) {
+	d.send.last = 0 // a DisConn is sent again
+	d.sendsDone(^uint64(0))
+	d.attach(s)
+	d.state = streamUp
+	d.exec(d.m.Resume(d.now(), p, d.room()))
+	d.queue.Load().Handle(d.completed)
+	d.progress().Unpoll() // wakes the calls that sleep
 }
 
 // A moveKey identifies a returning peer. [SDP-13.1.1-2] [D-50]

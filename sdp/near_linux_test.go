@@ -9,13 +9,13 @@ import (
 // Near returns false.
 func TestNear(t *testing.T) {
 	c, s := pair(t, Options{}, Options{})
-	if !(*waiting)(c).Near() || !(*waiting)(s).Near() {
+	if !(*waiting)(&c.driver).Near() || !(*waiting)(&s.driver).Near() {
 		t.Error("loopback is not near")
 	}
 	shut(t, c, s)
 	wrap := func(nc net.Conn) net.Conn { return struct{ net.Conn }{nc} }
 	c, s = pair(t, Options{WrapConn: wrap}, Options{})
-	if (*waiting)(c).Near() {
+	if (*waiting)(&c.driver).Near() {
 		t.Error("a wrapped connection is near")
 	}
 	shut(t, c, s)

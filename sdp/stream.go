@@ -54,20 +54,20 @@ func (f *flow) tooSoon(now sdpcore.Time) bool {
 
 // receive polls for read o while a steady stream arrives, until o is done, ctx ends, or three polls
 // have found nothing. A poll every 40 us returns more bytes per call than waking for each arrival.
-func (c *Conn) receive(ctx context.Context, o *op) {
-	if !c.flow.on.Load() {
+func (d *driver) receive(ctx context.Context, o *op) {
+	if !d.flow.on.Load() {
 		return
 	}
-	for soon, vain := c.flow.tooSoon(c.now()), 0; vain < 3 && c.flow.on.Load() && ctx.Err() == nil; soon = true {
+	for soon, vain := d.flow.tooSoon(d.now()), 0; vain < 3 && d.flow.on.Load() && ctx.Err() == nil; soon = true {
 		if soon {
 			attend.Nap(napTime)
 		}
-		if !c.progress().Poll() {
+		if !d.progress().Poll() {
 			vain++
 		}
-		c.calls.rd.mu.Lock()
+		d.calls.rd.mu.Lock()
 		done := o.state != opWaits
-		c.calls.rd.mu.Unlock()
+		d.calls.rd.mu.Unlock()
 		if done {
 			return
 		}

@@ -67,6 +67,7 @@ func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-
 	if err := c.refused("write", &c.calls.wd); err != nil || len(p) == 0 {
 		return 0, err
 	}
+	c.flow.streak = 0
 	return c.write(p, true)
 }
 
