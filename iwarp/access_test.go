@@ -95,18 +95,18 @@ func TestCheckResponse(t *testing.T) {
 		{"no end", false, 10, 4, ddp.Tagged{STag: stag, TO: to + 4}, 6, ddp.OK, rdmap.Unspecified},
 		{"no end, one byte", false, 1, 0, ddp.Tagged{STag: stag, TO: to}, 1, ddp.OK, rdmap.Unspecified},
 	} {
-		var q QueuePair
-		q.reads.Init(2)
-		if p, df, rf := q.checkResponse(v.h, v.n); p != nil || df != ddp.OK || rf != rdmap.UnexpectedOpcode {
+		var r pendingReads
+		r.Init(2)
+		if p, df, rf := r.check(v.h, v.n); p != nil || df != ddp.OK || rf != rdmap.UnexpectedOpcode {
 			t.Errorf("%s, without a request: %v, %v", v.name, df, rf)
 		}
-		q.reads.Push(pendingRead{stag: stag, to: to, size: v.size, got: v.got, atomic: v.atomic})
-		q.reads.Push(pendingRead{stag: stag + 1, to: to, size: v.size})
-		p, df, rf := q.checkResponse(v.h, v.n)
+		r.Push(pendingRead{stag: stag, to: to, size: v.size, got: v.got, atomic: v.atomic})
+		r.Push(pendingRead{stag: stag + 1, to: to, size: v.size})
+		p, df, rf := r.check(v.h, v.n)
 		if df != v.ddp || rf != v.rdmap {
 			t.Errorf("%s: %v, %v, want %v, %v", v.name, df, rf, v.ddp, v.rdmap)
 		}
-		if good := df == ddp.OK && rf == rdmap.OK; good != (p != nil) || good && p != q.reads.Front() {
+		if good := df == ddp.OK && rf == rdmap.OK; good != (p != nil) || good && p != r.Front() {
 			t.Errorf("%s: request %+v", v.name, p)
 		}
 	}
@@ -129,8 +129,8 @@ func TestCheckOp(t *testing.T) {
 		{OpFetchAdd, false, 0, ErrNotEnabled}, {OpCmpSwap, false, 0, ErrNotEnabled},
 		{OpRecv, false, 0, ErrInvalid},
 	} {
-		q := new(QueuePair)
-		q.ord.Store(1)
+		q := &sendQueue{shared: new(shared)}
+		q.reads.limit.Store(1)
 		if err := q.checkOp(&SendWR{Op: v.op, Inline: v.inline}, v.n); !errors.Is(err, v.want) ||
 			v.want == nil && err != nil {
 			t.Errorf("%v of %d bytes: %v, want %v", v.op, v.n, err, v.want)

@@ -34,7 +34,7 @@ func (q *QueuePair) tearDown(how ending) {
 	q.life.wg.Wait()
 	q.flushAll() // a local invalidation may have finished only now
 	q.callHandlers()
-	q.sendCQ.detach(q, q.set.sendDepth)
+	q.sends.cq.detach(q, q.set.sendDepth)
 	q.recvCQ.detach(q, q.rq.depth)
 	q.mem.dev.remove(q)
 	q.life.gone.happen()
@@ -47,7 +47,7 @@ func (q *QueuePair) flushAll() {
 	q.flushing.Lock()
 	defer q.flushing.Unlock()
 	q.life.move(lifeFlush)
-	q.flushSends()                // [DDP-6.2.2-2] [RDMAP-5.4-7] [DDP-3-3]
+	q.sends.flush()               // [DDP-6.2.2-2] [RDMAP-5.4-7] [DDP-3-3]
 	if w := q.rx.recv; w != nil { // a message was in progress
 		q.completeRecv(StatusFlushed, 0)
 	}
@@ -131,18 +131,9 @@ func (q *QueuePair) closeWrite() error {
 		return nil
 	}
 	q.Flush()
-	q.maybeFinish()
-	q.sendCQ.deliver() // publishes the completions of a concurrent Post whose request Flush has sent
+	q.sends.maybeFinish()
+	q.sends.cq.deliver() // publishes the completions of a concurrent Post whose request Flush has sent
 	return nil
-}
-
-// maybeFinish ends our direction if a close is in progress, every request is done and the
-// completion published, and every request of the peer is answered.
-func (q *QueuePair) maybeFinish() {
-	if !q.sq.Empty() || q.direct.pending() || q.inbound.Len() > 0 {
-		return
-	}
-	q.life.finish()
 }
 
 // Close ends the stream in order and waits for the end: Close closes our direction like
@@ -192,12 +183,4 @@ func (q *QueuePair) closeSoon() bool {
 // not wait for the flush; a later Close does.
 func (q *QueuePair) Abort() {
 	q.life.endWith(ErrClosed, endAbort)
-}
-
-// firstSent is called after the first FPDU was sent. It adds an Initiator to the nudger of the
-// device, unless Config.NoNudge is set.
-func (q *QueuePair) firstSent() {
-	if q.link.initiator && !q.set.noNudge {
-		q.mem.dev.nudger.add(q)
-	}
 }

@@ -113,7 +113,7 @@ func taken(cs []Completion) {
 func (q *QueuePair) taken(op Op, n int64) {
 	switch {
 	case op != OpRecv:
-		q.sqUsed.Add(-n)
+		q.sends.used.Add(-n)
 	case q.srq != nil:
 		q.srq.q.used.Add(-n)
 		q.srqHeld.Add(-n)

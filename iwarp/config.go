@@ -194,17 +194,15 @@ type settings struct {
 	ord, share       int32
 	maxRead          uint32
 	strictInvalidate bool
-	noNudge          bool
 	endWithPeer      bool
-	fixedSize        bool // FPDUs have a fixed size
 	closeTimeout     time.Duration
 }
 
 func (c *Config) settings() settings {
 	return settings{
 		sendDepth: c.SendDepth, ord: int32(c.ord()), share: int32(min(c.SRQShare, math.MaxInt32)),
-		maxRead: c.MaxRead, strictInvalidate: c.StrictInvalidate, noNudge: c.NoNudge, endWithPeer: c.EndWithPeer,
-		fixedSize: c.FPDUSize != 0, closeTimeout: duration(c.CloseTimeout, defaultCloseTimeout),
+		maxRead: c.MaxRead, strictInvalidate: c.StrictInvalidate, endWithPeer: c.EndWithPeer,
+		closeTimeout: duration(c.CloseTimeout, defaultCloseTimeout),
 	}
 }
 

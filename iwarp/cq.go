@@ -238,7 +238,7 @@ func (p *progress) Poll() (got bool) {
 	users := *p.users.Load()
 	if len(users) > maxPolled {
 		for _, q := range users {
-			q.ring()
+			q.sends.ring()
 		}
 		return false
 	}
@@ -265,7 +265,7 @@ func (p *progress) Expects() bool {
 		if !q.link.ready.Load() {
 			return false
 		}
-		q.ring()
+		q.sends.ring()
 		return q.link.fc.Expects()
 	})
 }

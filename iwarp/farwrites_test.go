@@ -217,7 +217,7 @@ func TestFarTail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	segment := int(qi.tx.mulpdu.Load()) - ddp.TaggedLen
+	segment := int(qi.tx.mss.mulpdu.Load()) - ddp.TaggedLen
 	post := func(q *QueuePair, wr SendWR) Completion {
 		t.Helper()
 		if err := q.Post(wr); err != nil {

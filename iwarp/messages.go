@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"math"
+	"sync/atomic"
 
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/ddp"
@@ -54,32 +55,10 @@ func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {
 	q.refuse(s, refusal{ddp: writeFault(refine(out, s.tagged.TO+at, n))}, err)
 }
 
-// checkResponse checks a segment of n bytes of a Read Response. It returns our oldest request,
-// whose answer the segment must continue, or nil and a fault. [DDP-4.2-7] [RDMAP-5.2.2-5]
-// [RDMAP-5.2.2-7] [RDMAP-5.2.2-4] [RDMAP-7.2-2] [I-45] [I-46]
-func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault, rdmap.Fault) {
-	p := q.reads.Front()
-	if p == nil || p.atomic {
-		return nil, ddp.OK, rdmap.UnexpectedOpcode
-	}
-	if n > 0 {
-		switch {
-		case h.STag != p.stag:
-			return nil, ddp.InvalidSTag, rdmap.OK
-		case h.TO != p.to+uint64(p.got), uint64(n) > uint64(p.size-p.got):
-			return nil, ddp.OutOfBounds, rdmap.OK
-		}
-	}
-	if h.Last != (uint64(p.got)+uint64(n) == uint64(p.size)) {
-		return nil, ddp.OK, rdmap.Unspecified
-	}
-	return p, ddp.OK, rdmap.OK
-}
-
 // beginResponse checks a segment of a Read Response, and sets s.at if the memory for the payload is
 // contiguous and pinned. [I-45] [I-46]
 func (q *QueuePair) beginResponse(s *segment) refusal {
-	p, df, rf := q.checkResponse(s.tagged, s.size)
+	p, df, rf := q.reads.check(s.tagged, s.size)
 	if p != nil && s.size > 0 {
 		s.at = q.reachList(p.w.sg[:p.w.nsg], uint64(p.got), uint64(s.size))
 	}
@@ -99,7 +78,7 @@ func (q *QueuePair) endResponse(s *segment) {
 func (q *QueuePair) failResponse(*segment, regmem.Outcome, error) {
 	p := q.reads.Front()
 	// The end of the stream flushes the Read with this status.
-	q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
+	q.sends.setStatus(p.seq, StatusLocalAccess)
 	q.life.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
@@ -111,9 +90,9 @@ func (q *QueuePair) readDone() {
 	w, seq := p.w, p.seq
 	q.reads.Pop()
 	if w != nil {
-		q.finish(seq, seq+1)
+		q.sends.finish(seq, seq+1)
 	}
-	if q.blocked.Load() && q.blocked.Swap(false) {
+	if q.reads.unblock() {
 		q.rx.kick = true
 	}
 }
@@ -250,14 +229,14 @@ func (q *QueuePair) invalidateByPeer(stag uint32) bool {
 // [RDMAP-5.2.2-2] [RDMAP-6.1-2] [RDMAP-6.1-6] [MPA2-9.1-2] [SEC-6.4.3.3-3] [RDMAPX-5.2.1-7]
 // [RDMAPX-5.2.1-8] [RDMAPX-5.2.1-9] [RDMAPX-5.2.2-3] [I-20] [I-64]
 func (q *QueuePair) beginReadRequest(s *segment) refusal {
-	f := q.checkRequest(s, q.inbound.reads.Load()) // a fault of DDP is reported first
+	f := q.checkRequest(s, &q.inbound.reads) // a fault of DDP is reported first
 	r, _, _ := rdmap.ParseReadRequest(s.payload())
 	f.rdmap = q.checkSource(&r)
 	return f
 }
 
 func (q *QueuePair) beginAtomicRequest(s *segment) refusal {
-	f := q.checkRequest(s, q.inbound.atomics.Load())
+	f := q.checkRequest(s, &q.inbound.atomics)
 	r, _, _ := rdmap.ParseAtomicRequest(s.payload())
 	f.rdmap = q.checkAtomic(&r)
 	return f
@@ -265,8 +244,8 @@ func (q *QueuePair) beginAtomicRequest(s *segment) refusal {
 
 // checkRequest checks whether a slot of queue 1 is free for a request. busy is the number of
 // unanswered requests of the same kind: Reads or Atomics.
-func (q *QueuePair) checkRequest(s *segment, busy int32) refusal {
-	have := busy < q.ird.Load() && q.inbound.Len() < q.inbound.Cap()
+func (q *QueuePair) checkRequest(s *segment, busy *atomic.Int32) refusal {
+	have := q.inbound.has(busy)
 	return refusal{ddp: q.rx.queues[rdmap.QueueReadRequest].Check(s.un, s.size, rdmap.AtomicRequestLen, have)}
 }
 
@@ -327,7 +306,7 @@ func (q *QueuePair) beginAtomicResponse(s *segment) refusal {
 func (q *QueuePair) endAtomicResponse(s *segment) {
 	r, _, _ := rdmap.ParseAtomicResponse(s.payload())
 	q.rx.queues[rdmap.QueueAtomicResponse].Placed(s.un, s.size)
-	q.sq.Update(q.reads.Front().seq, func(w **sendWQE) { (*w).value = r.Value })
+	q.sends.work.Update(q.reads.Front().seq, func(w **sendWQE) { (*w).value = r.Value })
 	q.readDone()
 }
 
@@ -355,7 +334,7 @@ func (q *QueuePair) blame(t rdmap.Terminate) {
 	}
 	for i := range q.reads.Len() {
 		if p := q.reads.At(i); p.w != nil && p.msn == h.MSN {
-			q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusRemote })
+			q.sends.setStatus(p.seq, StatusRemote)
 		}
 	}
 }

@@ -2,10 +2,43 @@ package iwarp
 
 import (
 	"net"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"viaduct/internal/wire/mpa"
 )
+
+// mssBytes and mssAge limit the use of a TCP segment size: after mssBytes bytes, or at age mssAge,
+// the size is read again. [I-27]
+const (
+	mssBytes = 4 << 20
+	mssAge   = time.Second
+)
+
+// An mss is the size of sent FPDUs, which follows the size of TCP segments.
+type mss struct {
+	mulpdu atomic.Int32
+	fixed  bool          // Config.FPDUSize is set
+	asked  time.Duration // time when the segment size was last read; 0 for never
+	since  int           // bytes sent since asked
+}
+
+// refresh fits the MULPDU to the current size of TCP segments. now is the age of the stream.
+// [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
+func (m *mss) refresh(now time.Duration, l *link, markers bool) {
+	if m.asked != 0 && m.since < mssBytes && now-m.asked < mssAge {
+		return
+	}
+	m.since, m.asked = 0, max(now, 1)
+	var size int
+	if l.fc != nil {
+		size = segmentSizeBy(l.fc, l.conn)
+	} else {
+		size = segmentSize(l.conn)
+	}
+	m.mulpdu.Store(int32(mpa.MULPDU(size, markers)))
+}
 
 // Payload in bytes of a TCP segment with timestamps, on a link with an MTU of 1500.
 const (

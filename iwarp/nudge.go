@@ -19,16 +19,16 @@ type nudger struct {
 
 // A nudge is a stream with the next empty FPDU due at time at.
 type nudge struct {
-	q    *QueuePair
+	t    *sender
 	at   time.Time
 	next time.Duration // pause after the next empty FPDU
 	left int
 }
 
-func (n *nudger) add(q *QueuePair) {
+func (n *nudger) add(t *sender) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.list = append(n.list, nudge{q: q, at: time.Now().Add(nudgeDelay), next: 5 * nudgeDelay, left: nudges})
+	n.list = append(n.list, nudge{t: t, at: time.Now().Add(nudgeDelay), next: 5 * nudgeDelay, left: nudges})
 	n.wakeLocked()
 }
 
@@ -51,12 +51,12 @@ func (n *nudger) look() {
 	now := time.Now()
 	kept := list[:0]
 	for _, s := range list {
-		if s.q.active.received.Load() > 0 || s.q.life.Load().ended() {
+		if s.t.active.received.Load() > 0 || s.t.life.Load().ended() {
 			continue
 		}
 		if !now.Before(s.at) {
-			s.q.nudge.Store(true)
-			s.q.kick()
+			s.t.nudge.Store(true)
+			s.t.queue.kick()
 			s.left--
 			s.at, s.next = now.Add(s.next), 5*s.next
 		}

@@ -563,7 +563,7 @@ func TestPostNow(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	if n := q.sqUsed.Load(); n != 0 {
+	if n := q.sends.used.Load(); n != 0 {
 		t.Errorf("%d places in use", n)
 	}
 	for _, c := range []struct {
@@ -669,7 +669,7 @@ func testPosting(t *testing.T) {
 			t.Fatalf("%d: %v", i, err)
 		}
 		p.next()
-		for deadline := time.Now().Add(patience); q.sqUsed.Load() > 0 && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(patience); q.sends.used.Load() > 0 && time.Now().Before(deadline); {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}
@@ -872,7 +872,7 @@ func TestPostBatch(t *testing.T) {
 				t.Fatalf("%+v as completion %d", c, i)
 			}
 		}
-		if n := q.sqUsed.Load(); n != 0 {
+		if n := q.sends.used.Load(); n != 0 {
 			t.Fatalf("%d places in use", n)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"viaduct/internal/queue"
+	"viaduct/internal/frameio"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/samehost"
 )
@@ -21,38 +21,44 @@ type QueuePair struct {
 	// A QueuePair has many methods, because both the consumer and frameio are callers. Each file
 	// holds the methods for a part of the stream, for example the send queue.
 
-	set    settings
-	mem    memory
-	ext    rdmap.Extensions
-	sendCQ *CompletionQueue
+	shared
 	recvCQ *CompletionQueue
 
-	sendQueue
 	receives
-	reading
+	sends sendQueue
+	tx    sender
+	rx    rxState
+}
+
+// shared is the state that the parts of a stream have in common. Each part that needs the state has
+// a pointer to it. No part uses the QueuePair.
+type shared struct {
+	qp      *QueuePair // named in completions
+	set     settings
+	ext     rdmap.Extensions
+	mem     memory
 	windows windows
-
-	link   link
-	life   life
-	active activity
-	tx     txState
-	rx     rxState
-	stats  counters
+	link    link
+	life    life
+	active  activity
+	stats   counters
+	reads   pendingReads // our Reads and Atomics
+	inbound inboundRing  // the Reads and Atomics of the peer
 }
 
-// A sendQueue holds the posted requests, and the conditions for delaying requests.
-type sendQueue struct {
-	sq          queue.Work[*sendWQE]
-	sqUsed      atomic.Int64 // slots in use, each until the completion of its request is polled
-	spare       spareWQEs
-	direct      directSend
-	unpublished []Completion // completions to be published together; guarded by the lock of sq
-	nudge       atomic.Bool  // whether to send a zero-length Write [I-10]
-	blocked     atomic.Bool  // the send queue waits for Reads to complete
-	waiting     atomic.Bool  // requests were posted with More, and sending was not started
+// engine is the QueuePair as a [frameio.Protocol], called in the roles of frameio.
+type engine QueuePair
 
-	invalidated atomic.Bool // the local invalidation that the send queue waits for is done
-}
+var (
+	_ frameio.Protocol = (*engine)(nil)
+	_ frameio.Planner  = (*engine)(nil)
+)
+
+// Fill implements [frameio.Protocol].
+func (e *engine) Fill(b *frameio.Batch) { e.tx.fill(b) }
+
+// Sent implements [frameio.Protocol].
+func (e *engine) Sent() { e.tx.sent() }
 
 // receives holds the buffers for received messages: the stream's own queue, a shared queue, or a
 // source of memory for arriving messages.
@@ -65,31 +71,22 @@ type receives struct {
 	flushing sync.Mutex  // held from taking a receive until its flushed completion is published
 }
 
-// The reading part holds the outstanding Reads and Atomics of both directions, and their limits.
-type reading struct {
-	reads   queue.Ring[pendingRead]
-	inbound inboundRing
-	ord     atomic.Int32 // limit of our outstanding Reads
-	ird     atomic.Int32 // limit of the peer's outstanding Reads
-}
-
 // newQueuePair returns a stream without a connection. The stream keeps cfg; nobody else may use
 // cfg.
 func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	q := &QueuePair{
-		set: cfg.settings(), mem: newMemory(cfg.PD), ext: cfg.extensions(),
-		sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
-	}
-	q.link.cfg = cfg
+	q := &QueuePair{recvCQ: cfg.RecvCQ}
+	q.qp, q.set, q.ext, q.mem, q.link.cfg = q, cfg.settings(), cfg.extensions(), newMemory(cfg.PD), cfg
 	q.active.born = time.Now()
 	q.life.link, q.life.log, q.life.down = &q.link, cfg.logger(), q.tearDown
 	q.supply, q.srq, q.rq.depth = cfg.Source, cfg.SRQ, cfg.RecvDepth
-	q.sq.OnDone, q.sq.OnDones = q.sendDone, q.sendsDone
+	q.sends.shared, q.sends.cq = &q.shared, cfg.SendCQ
+	q.sends.work.OnDone, q.sends.work.OnDones = q.sends.done, q.sends.publish
+	q.tx.shared, q.tx.queue, q.tx.lends = &q.shared, &q.sends, cfg.Source != nil
 	q.reads.Init(max(int(cfg.ord()), 1))
-	q.ord.Store(int32(cfg.ord()))
+	q.reads.limit.Store(int32(cfg.ord()))
 	if err := q.mem.dev.add(q); err != nil {
 		return nil, err
 	}
@@ -102,8 +99,8 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 
 // attach makes the completion queues the Config leaves out, and reserves room in the queues.
 func (q *QueuePair) attach() (err error) {
-	if q.sendCQ == nil {
-		if q.sendCQ, err = q.mem.dev.NewCQ(q.set.sendDepth); err != nil {
+	if q.sends.cq == nil {
+		if q.sends.cq, err = q.mem.dev.NewCQ(q.set.sendDepth); err != nil {
 			return err
 		}
 	}
@@ -112,18 +109,18 @@ func (q *QueuePair) attach() (err error) {
 			return err
 		}
 	}
-	if err := q.sendCQ.attach(q, q.set.sendDepth); err != nil {
+	if err := q.sends.cq.attach(q, q.set.sendDepth); err != nil {
 		return err
 	}
 	if err := q.recvCQ.attach(q, q.rq.depth); err != nil {
-		q.sendCQ.detach(q, q.set.sendDepth)
+		q.sends.cq.detach(q, q.set.sendDepth)
 		return err
 	}
 	return nil
 }
 
 // SendCQ returns the completion queue of the send queue.
-func (q *QueuePair) SendCQ() *CompletionQueue { return q.sendCQ }
+func (q *QueuePair) SendCQ() *CompletionQueue { return q.sends.cq }
 
 // RecvCQ returns the completion queue of the receive queue.
 func (q *QueuePair) RecvCQ() *CompletionQueue { return q.recvCQ }
@@ -137,10 +134,10 @@ func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*
 }
 
 // IRD returns the number of the peer's Reads served at a time, as start-up agreed.
-func (q *QueuePair) IRD() int { return int(q.ird.Load()) } // [RDMAP-6.1-4]
+func (q *QueuePair) IRD() int { return int(q.inbound.limit.Load()) } // [RDMAP-6.1-4]
 
 // ORD returns the largest number of our outstanding Reads and Atomics, as agreed at start-up.
-func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
+func (q *QueuePair) ORD() int { return int(q.reads.limit.Load()) }
 
 // SetORD changes ORD to a value on which the ULPs agreed by their own means, for example in private
 // data. n is 0 up to Config.ORD; otherwise the error wraps ErrInvalid.
@@ -148,22 +145,18 @@ func (q *QueuePair) SetORD(n int) error {
 	if n < 0 || n > int(q.set.ord) {
 		return fmt.Errorf("%w: ORD %d, configured %d", ErrInvalid, n, q.set.ord)
 	}
-	q.ord.Store(int32(n))
-	q.kick()
+	q.reads.limit.Store(int32(n))
+	q.sends.kick()
 	return nil
 }
 
 // SetIRD changes IRD to a value the ULPs have agreed on by their own means. n is 0 up to the larger
 // of Config.IRD and the IRD of start-up; otherwise the error wraps ErrInvalid.
 func (q *QueuePair) SetIRD(n int) error {
-	room := q.inbound.Cap() / 2
-	if q.ext.Atomic {
-		room /= 2
-	}
-	if n < 0 || n > room {
+	if room := q.inbound.maxLimit(q.ext.Atomic); n < 0 || n > room {
 		return fmt.Errorf("%w: IRD %d, room for %d", ErrInvalid, n, room)
 	}
-	q.ird.Store(int32(n))
+	q.inbound.limit.Store(int32(n))
 	return nil
 }
 
@@ -175,7 +168,7 @@ func (q *QueuePair) Params() Params { return params(q.link.params) } // [MPA-7.1
 func (q *QueuePair) PeerPrivate() []byte { return q.link.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
 
 // MULPDU returns the largest size in bytes of sent ULPDUs.
-func (q *QueuePair) MULPDU() int { return int(q.tx.mulpdu.Load()) } // [MPA-3-2] [DDP-3-1]
+func (q *QueuePair) MULPDU() int { return int(q.tx.mss.mulpdu.Load()) } // [MPA-3-2] [DDP-3-1]
 
 // LocalAddr returns the local address of the connection, or nil if there is no connection.
 func (q *QueuePair) LocalAddr() net.Addr { return q.link.local() }
@@ -214,7 +207,7 @@ func (q *QueuePair) poll() bool {
 	if !q.link.ready.Load() {
 		return false
 	}
-	q.ring()
+	q.sends.ring()
 	got := q.link.fc.Poll()
 	if !got {
 		q.active.noteNew()
@@ -224,24 +217,8 @@ func (q *QueuePair) poll() bool {
 
 func (q *QueuePair) unpoll() {
 	if q.link.ready.Load() {
-		q.ring()
+		q.sends.ring()
 		q.active.noteNew()
 		q.link.fc.Unpoll()
-	}
-}
-
-// ring starts sending requests posted with More.
-func (q *QueuePair) ring() {
-	if q.waiting.Load() && q.waiting.Swap(false) {
-		q.kick()
-	}
-}
-
-// kick starts sending posted requests; before start-up is complete it does nothing. The caller must
-// hold no role of frameio, because the completion handler may run.
-func (q *QueuePair) kick() {
-	if q.link.ready.Load() {
-		q.link.fc.Kick()
-		q.sendCQ.deliver()
 	}
 }

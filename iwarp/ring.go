@@ -8,9 +8,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A pendingRead is a Read or Atomic of ours whose answer is not complete. reading.reads holds all
-// pending Reads in the order of the requests: the send role adds, the receive role removes.
-// [RDMAP-5.2.2-6]
+// A pendingRead is a Read or Atomic of ours whose answer is not complete.
 type pendingRead struct {
 	w      *sendWQE // the request; nil for the ready message
 	seq    uint64   // sequence number of w in the send queue
@@ -21,6 +19,49 @@ type pendingRead struct {
 	to     uint64
 	size   uint32
 	got    uint32 // bytes of the response that are placed
+}
+
+// pendingReads holds all pending Reads in the order of the requests: the send role adds, the receive
+// role removes. [RDMAP-5.2.2-6]
+type pendingReads struct {
+	queue.Ring[pendingRead]
+	limit   atomic.Int32 // largest number of outstanding requests, ORD
+	blocked atomic.Bool  // the send queue waits for a request to complete
+}
+
+// mayPass reports whether at most n Reads and Atomics are outstanding. If more are, the next
+// completed Read or Atomic wakes the send role.
+func (r *pendingReads) mayPass(n int) bool {
+	if r.Len() <= n {
+		return true
+	}
+	r.blocked.Store(true)
+	return r.Len() <= n
+}
+
+// unblock reports whether the send queue waits for a request to complete, and ends the waiting.
+func (r *pendingReads) unblock() bool { return r.blocked.Load() && r.blocked.Swap(false) }
+
+// check checks a segment of n bytes of a Read Response. It returns our oldest request,
+// whose answer the segment must continue, or nil and a fault. [DDP-4.2-7] [RDMAP-5.2.2-5]
+// [RDMAP-5.2.2-7] [RDMAP-5.2.2-4] [RDMAP-7.2-2] [I-45] [I-46]
+func (r *pendingReads) check(h ddp.Tagged, n int) (*pendingRead, ddp.Fault, rdmap.Fault) {
+	p := r.Front()
+	if p == nil || p.atomic {
+		return nil, ddp.OK, rdmap.UnexpectedOpcode
+	}
+	if n > 0 {
+		switch {
+		case h.STag != p.stag:
+			return nil, ddp.InvalidSTag, rdmap.OK
+		case h.TO != p.to+uint64(p.got), uint64(n) > uint64(p.size-p.got):
+			return nil, ddp.OutOfBounds, rdmap.OK
+		}
+	}
+	if h.Last != (uint64(p.got)+uint64(n) == uint64(p.size)) {
+		return nil, ddp.OK, rdmap.Unspecified
+	}
+	return p, ddp.OK, rdmap.OK
 }
 
 // An inboundRead is a Read or Atomic of the peer, not yet fully answered.
@@ -47,9 +88,33 @@ func (in *inboundRead) op() rdmap.AtomicRequest {
 // [SEC-6.4.3.3-1] [SEC-A-3] [I-20]
 type inboundRing struct {
 	queue.Ring[inboundRead]
-	begun   int          // requests at the front that are being answered; for the send role
+	limit   atomic.Int32 // largest number of unanswered requests of each kind, IRD
+	begun   int32        // requests at the front that are being answered; for the send role
 	reads   atomic.Int32 // unanswered requests of each kind
 	atomics atomic.Int32
+}
+
+// maxLimit returns the largest limit for which the ring has room; atomics is true if the peer may
+// send Atomics. The ring has room for as many requests again whose answers are being sent. [I-64]
+func (r *inboundRing) maxLimit(atomics bool) int {
+	if atomics {
+		return r.Cap() / 4
+	}
+	return r.Cap() / 2
+}
+
+// initFor makes room for the given limit.
+func (r *inboundRing) initFor(limit int, atomics bool) {
+	n := 2 * limit
+	if atomics {
+		n *= 2
+	}
+	r.Init(n)
+}
+
+// has reports whether a slot is free for a request. busy is reads or atomics.
+func (r *inboundRing) has(busy *atomic.Int32) bool {
+	return busy.Load() < r.limit.Load() && r.Len() < r.Cap()
 }
 
 // add appends a request. Only the receive role calls add.
@@ -65,7 +130,7 @@ func (r *inboundRing) add(in inboundRead) {
 // start returns the next request to answer, or nil if there is none. Only the send role calls
 // start.
 func (r *inboundRing) start() *inboundRead {
-	in := r.At(r.begun)
+	in := r.At(int(r.begun))
 	if in != nil {
 		r.begun++
 	}
@@ -85,7 +150,7 @@ func (r *inboundRing) answered(atomic bool) {
 
 // free removes the n oldest requests after TCP has the answers. Only the send role calls free.
 func (r *inboundRing) free(n int) {
-	r.begun -= n
+	r.begun -= int32(n)
 	for range n {
 		r.Pop()
 	}

@@ -1,55 +1,87 @@
 package iwarp
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"viaduct/internal/frameio"
+	"viaduct/internal/queue"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
 )
 
-// txState is the state of sending. There is no lock, because only the holder of frameio's send role
-// uses the state; others may only read mulpdu.
-type txState struct {
+// A sender sends messages: it takes requests from the send queue and requests of the peer to answer,
+// and makes FPDUs of them. There is no lock, because only the holder of frameio's send role uses a
+// sender; others may only read mss.mulpdu and set the atomic flags.
+type sender struct {
+	*shared
+	queue *sendQueue
+
 	enc    mpa.Encoder
-	mulpdu atomic.Int32
+	mss    mss
 	msn    [4]ddp.MSN // number of the next message, by queue
 	cur    txMessage
-	opID   uint32 // identifier of the next Atomic Request [I-68]
+	ahead  peeked
+	batch  batchWork
+	copies copies
+	hdr    [ddp.UntaggedLen]byte
 
-	turn    bool    // true: a request of the peer is next; false: one of our queue [I-54]
-	rtr     mpa.RTR // the ready message that must be sent first, or 0
-	begun   bool    // whether the first FPDU was sent
-	invalid bool    // whether a local invalidation is in progress
+	lends  bool    // the consumer uses a RecvSource
+	nudges bool    // whether a silent peer is nudged; see nudger
+	turn   bool    // true: a request of the peer is next; false: one of our queue [I-54]
+	begun  bool    // whether the first FPDU was sent
+	rtr    mpa.RTR // the ready message that must be sent first, or 0
+	opID   uint32  // identifier of the next Atomic Request [I-68]
 
-	peeked
-	batchWork
-
-	asked time.Duration // time since born when the MSS was last checked; 0 for never
-	since int           // bytes sent since asked
-	hdr   [ddp.UntaggedLen]byte
-	arena *arena // holds the FPDUs and payload to which the current batch refers
-	used  int    // bytes used of the arena
+	nudge        atomic.Bool // whether to send a zero-length Write [I-10]
+	invalidating atomic.Bool // a local invalidation is in progress, and later requests wait
 }
 
 // peeked holds requests not yet begun, at the front of the send queue. Peeked requests stay in the
 // queue.
 type peeked struct {
-	ahead    [lookAhead]*sendWQE
-	aheadAt  int // index in ahead of the request that begins next
-	aheadN   int
-	aheadSeq uint64 // sequence number of ahead[0]
+	list [lookAhead]*sendWQE
+	at   uint32 // index in list of the request that begins next
+	n    uint32
+	seq  uint64 // sequence number of list[0]
+}
+
+// next returns the next request of the send queue, without starting the request. ok is false if no
+// request is waiting to start.
+func (p *peeked) next(work *queue.Work[*sendWQE]) (w *sendWQE, seq uint64, ok bool) {
+	if p.at == p.n {
+		p.at = 0
+		n, first := work.PeekN(p.list[:])
+		if p.n, p.seq = uint32(n), first; n == 0 {
+			return nil, 0, false
+		}
+	}
+	return p.list[p.at], p.seq + uint64(p.at), true
+}
+
+// start marks request seq, returned by next, as started. No flush can have happened since next,
+// because the queues are flushed only while no Fill runs, and no Fill begins a message afterwards.
+func (p *peeked) start(work *queue.Work[*sendWQE], seq uint64) {
+	work.MarkStarted(seq)
+	p.at++
 }
 
 // batchWork lists the work to complete once the current batch has been sent.
 type batchWork struct {
 	done     []run // requests of the send queue
-	answered int   // number of answered requests of the peer
+	answered int32 // number of answered requests of the peer
 	over     bool  // the batch contains the Terminate, so nothing may follow
+}
+
+// sends records that request seq will be complete once the current batch has been sent.
+func (b *batchWork) sends(seq uint64) {
+	if n := len(b.done); n > 0 && b.done[n-1].end == seq {
+		b.done[n-1].end++
+		return
+	}
+	b.done = append(b.done, run{seq, seq + 1})
 }
 
 // lookAhead is the number of requests peeked at together.
@@ -63,62 +95,51 @@ type run struct{ first, end uint64 }
 type txMessage struct {
 	active bool
 	op     rdmap.Opcode
+	msn    ddp.MSN
 	cut    ddp.Cutter
 	w      *sendWQE     // request of our own message, or nil
 	seq    uint64       // sequence number of w
 	in     *inboundRead // the peer's request, if this is a Read Response, or nil
 	read   rdmap.ReadRequest
-	msn    ddp.MSN
 	// Payload of the last segment, if already copied from far memory; otherwise nil.
 	rest []byte
 }
 
-// engine is the QueuePair as a [frameio.Protocol]: engine builds batches of FPDUs and handles
-// received bytes.
-type engine QueuePair
-
-var (
-	_ frameio.Protocol = (*engine)(nil)
-	_ frameio.Planner  = (*engine)(nil)
-)
-
-// Fill implements [frameio.Protocol]. Fill adds FPDUs to the batch, in this order: a Terminate,
-// always as the last FPDU; the ready message; the rest of the current message; then, by turns,
-// answers to the peer's requests and requests of our queue. Only messages of RDMAP in segments of
-// DDP are sent; many may share a TCP segment.
-func (e *engine) Fill(b *frameio.Batch) {
-	q := (*QueuePair)(e)
-	t := &q.tx
-	t.used, t.cur.rest = 0, nil // a new batch has a new arena
-	q.refreshMSS()
-	for !b.FullFor(q.peerPredicts()) && !t.over { // [MPA-5.1-4] [I-35]
-		if !q.life.open.Load() { // [MPA-7.1.2-15]
+// fill adds FPDUs to the batch, in this order: a Terminate, always as the last FPDU; the ready
+// message; the rest of the current message; then, by turns, answers to the peer's requests and
+// requests of our queue. Only messages of RDMAP in segments of DDP are sent; many may share a TCP
+// segment.
+func (t *sender) fill(b *frameio.Batch) {
+	t.copies.used, t.cur.rest = 0, nil // a new batch has a new arena
+	t.refreshMSS()
+	for !b.FullFor(t.peerPredicts()) && !t.batch.over { // [MPA-5.1-4] [I-35]
+		if !t.life.open.Load() { // [MPA-7.1.2-15]
 			return
 		}
 		// One segment needs at most two FPDUs of room in the arena, and MaxSGE pieces of the batch.
-		if t.used > arenaSize-2*mpa.MaxFPDU || b.Pieces() < MaxSGE {
+		if t.copies.used > arenaSize-2*mpa.MaxFPDU || b.Pieces() < MaxSGE {
 			b.LeaveMore()
 			return
 		}
-		if p := q.life.term.Load(); p != nil { // [RDMAP-7.1-3] [RDMAP-5.4-8] [I-35]
+		if p := t.life.term.Load(); p != nil { // [RDMAP-7.1-3] [RDMAP-5.4-8] [I-35]
 			h := rdmap.TerminateOp.UntaggedHeader(ddp.FirstMSN, 0, true, 0)
-			q.control(b, h, *p)
-			t.over = true
+			t.control(b, h, *p)
+			t.batch.over = true
 			return
 		}
-		if q.life.Load().ended() {
+		if t.life.Load().ended() {
 			return
 		}
 		switch {
 		case t.rtr != 0: // [MPA2-5-2]
-			q.sendRTR(b)
-		case q.nudge.Load() && !t.cur.active:
-			q.nudge.Store(false)
-			q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
+			t.sendRTR(b)
+		case t.nudge.Load() && !t.cur.active:
+			t.nudge.Store(false)
+			t.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
 		case t.cur.active: // [I-52] [RDMAP-3.1-1]
-			q.segment(b)
+			t.segment(b)
 		default: // [RDMAP-6.1-1]
-			if !q.next(b) {
+			if !t.next(b) {
 				return
 			}
 		}
@@ -128,63 +149,56 @@ func (e *engine) Fill(b *frameio.Batch) {
 // peerPredicts reports whether the peer can predict the memory for the next segment. The peer can
 // for a Read Response, because the peer has sent the Read Request. The peer can for any segment if
 // the peer's consumer uses a [RecvSource], as is assumed if ours does.
-func (q *QueuePair) peerPredicts() bool { return q.supply != nil || q.tx.cur.in != nil }
+func (t *sender) peerPredicts() bool { return t.lends || t.cur.in != nil }
 
-// Sent implements [frameio.Protocol]. TCP has all bytes of the batch: the batch's Sends and Writes
-// complete, and the slots of the answered requests are free.
-func (e *engine) Sent() {
-	q := (*QueuePair)(e)
-	t := &q.tx
-	q.active.touch()
-	if t.arena != nil {
-		arenas.Put(t.arena)
-		t.arena = nil
+// sent completes the batch's Sends and Writes, and frees the slots of the answered requests: TCP has
+// all bytes of the batch.
+func (t *sender) sent() {
+	t.active.touch()
+	t.copies.release()
+	if t.batch.answered > 0 {
+		t.inbound.free(int(t.batch.answered)) // [I-20]
+		t.batch.answered = 0
 	}
-	if t.answered > 0 {
-		q.inbound.free(t.answered) // [I-20]
-		t.answered = 0
+	t.queue.finishDirect()
+	for _, r := range t.batch.done {
+		t.queue.finish(r.first, r.end) // [RDMAP-5.5-4] [RDMAP-5.5-11] [DDP-5.4-1]
 	}
-	q.finishDirect()
-	for _, r := range t.done {
-		q.finish(r.first, r.end) // [RDMAP-5.5-4] [RDMAP-5.5-11] [DDP-5.4-1]
+	t.batch.done = t.batch.done[:0]
+	if t.batch.over {
+		t.life.termSent.happen()
 	}
-	t.done = t.done[:0]
-	if t.over {
-		q.life.termSent.happen()
-	}
-	if !t.begun && q.stats.sentFPDUs.Load() > 0 {
+	if !t.begun && t.stats.sentFPDUs.Load() > 0 {
 		t.begun = true
-		q.firstSent()
+		t.firstSent()
 	}
-	if q.life.Load().closing() {
-		q.maybeFinish()
+	if t.life.Load().closing() {
+		t.queue.maybeFinish()
+	}
+}
+
+// firstSent is called after the first FPDU was sent. It adds an Initiator to the nudger of the
+// device, unless Config.NoNudge is set.
+func (t *sender) firstSent() {
+	if t.nudges {
+		t.mem.dev.nudger.add(t)
 	}
 }
 
 // next begins the next message. It returns false if no message may begin now.
-func (q *QueuePair) next(b *frameio.Batch) bool {
-	t := &q.tx
+func (t *sender) next(b *frameio.Batch) bool {
 	for range 2 {
 		t.turn = !t.turn // [I-54]
 		if t.turn {
-			if in := q.inbound.start(); in != nil {
-				q.answer(b, in)
+			if in := t.inbound.start(); in != nil {
+				t.answer(b, in)
 				return true
 			}
-		} else if q.nextRequest(b) {
+		} else if t.nextRequest(b) {
 			return true
 		}
 	}
 	return false
-}
-
-// sends records that request seq will be complete once the current batch has been sent.
-func (t *txState) sends(seq uint64) {
-	if n := len(t.done); n > 0 && t.done[n-1].end == seq {
-		t.done[n-1].end++
-		return
-	}
-	t.done = append(t.done, run{seq, seq + 1})
 }
 
 func headerLen(op rdmap.Opcode) int {
@@ -194,115 +208,80 @@ func headerLen(op rdmap.Opcode) int {
 	return ddp.UntaggedLen
 }
 
-// peek returns the next request of the send queue, without starting the request. ok is false if no
-// request is waiting to start.
-func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
-	t := &q.tx
-	if t.aheadAt == t.aheadN {
-		t.aheadAt = 0
-		if t.aheadN, t.aheadSeq = q.sq.PeekN(t.ahead[:]); t.aheadN == 0 {
-			return nil, 0, false
-		}
-	}
-	return t.ahead[t.aheadAt], t.aheadSeq + uint64(t.aheadAt), true
-}
-
-// started marks request seq, returned by peek, as started. No flush can have happened since peek,
-// because the queues are flushed only while no Fill runs, and no Fill begins a message afterwards.
-func (q *QueuePair) started(seq uint64) {
-	q.sq.MarkStarted(seq)
-	q.tx.aheadAt++
-}
-
 // nextRequest begins the request at the head of the send queue, if possible, and reports whether a
 // request began. Requests begin in the order of posting.
-func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
-	t := &q.tx
-	if t.invalid {
-		if !q.invalidated.Swap(false) {
-			return false
-		}
-		t.invalid = false
+func (t *sender) nextRequest(b *frameio.Batch) bool {
+	if t.invalidating.Load() {
+		return false
 	}
-	w, seq, ok := q.peek()
+	w, seq, ok := t.ahead.next(&t.queue.work)
 	if !ok {
 		return false
 	}
-	if (w.fence || w.op == OpLocalInvalidate) && !q.mayPass(0) { // [RDMAP-5.5-9]
+	if (w.fence || w.op == OpLocalInvalidate) && !t.reads.mayPass(0) { // [RDMAP-5.5-9]
 		return false
 	}
 	if w.op.reads() {
-		ord := int(q.ord.Load())
+		ord := int(t.reads.limit.Load())
 		if ord == 0 { // the request was posted before start-up found that the peer serves no Reads
-			q.started(seq)
+			t.ahead.start(&t.queue.work, seq)
 			w.status = StatusFlushed
-			q.finish(seq, seq+1)
+			t.queue.finish(seq, seq+1)
 			return true
 		}
-		if !q.mayPass(ord - 1) { // [RDMAP-6.1-5] [RDMAP-6.1-3] [MPA2-9.1-3] [I-20]
+		if !t.reads.mayPass(ord - 1) { // [RDMAP-6.1-5] [RDMAP-6.1-3] [MPA2-9.1-3] [I-20]
 			return false
 		}
 	}
 	// [RDMAP-5.5-10] [RDMAP-5.1-5] [RDMAP-5.2.1-7] [RDMAP-5.3-9] [DDP-5.3-1]
 	// [RDMAPX-5.2.1-12] [RDMAPX-6.3-6] [I-53]
-	q.started(seq)
+	t.ahead.start(&t.queue.work, seq)
 	msg := ops[w.op].msg
 	switch w.op {
 	case OpRead:
-		q.sendRead(b, w, seq)
+		t.sendRead(b, w, seq)
 	case OpFetchAdd, OpCmpSwap:
-		q.sendAtomic(b, w, seq)
+		t.sendAtomic(b, w, seq)
 	case OpImmediate, OpImmediateSE:
-		q.control(b, msg.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, 0), w.imm[:])
-		t.sends(seq)
+		t.control(b, msg.UntaggedHeader(t.nextMSN(rdmap.QueueSend), 0, true, 0), w.imm[:])
+		t.batch.sends(seq)
 	case OpLocalInvalidate:
-		q.localInvalidate(w.stag, seq)
+		t.localInvalidate(w.stag, seq)
 	default:
 		hl := headerLen(msg)
-		if q.short(b, w, seq, msg, hl) {
+		if t.short(b, w, seq, msg, hl) {
 			return true
 		}
-		t.cur = txMessage{active: true, op: msg, w: w, seq: seq, cut: ddp.NewCutter(w.length, int(t.mulpdu.Load()), hl)}
+		t.cur = txMessage{active: true, op: msg, w: w, seq: seq, cut: ddp.NewCutter(w.length, int(t.mss.mulpdu.Load()), hl)}
 		if !msg.Tagged() {
-			t.cur.msn = q.nextMSN(rdmap.QueueSend)
+			t.cur.msn = t.nextMSN(rdmap.QueueSend)
 		}
 	}
 	return true
 }
 
-// mayPass reports whether at most n Reads and Atomics are outstanding. If more are, the next
-// completed Read or Atomic wakes the send role.
-func (q *QueuePair) mayPass(n int) bool {
-	if q.reads.Len() <= n {
-		return true
-	}
-	q.blocked.Store(true)
-	return q.reads.Len() <= n
-}
-
 // nextMSN returns the number of the next message of queue qn. [DDP-4.3-6]
-func (q *QueuePair) nextMSN(qn int) ddp.MSN {
-	m := q.tx.msn[qn]
-	q.tx.msn[qn] = m.Next()
+func (t *sender) nextMSN(qn int) ddp.MSN {
+	m := t.msn[qn]
+	t.msn[qn] = m.Next()
 	return m
 }
 
 // short sends a message of a single short FPDU with at most one piece of payload. short returns
 // false for all other messages, to be handled by segment. Most messages are short, and short costs
 // less than segment.
-func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Opcode, hl int) bool {
-	t := &q.tx
+func (t *sender) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Opcode, hl int) bool {
 	if w.length > smallFPDU || w.nsg > 1 || t.enc.Markers {
 		return false
 	}
 	ulpdu := hl + int(w.length)
 	total := mpa.FPDULen(ulpdu)
-	if total > smallFPDU || ulpdu > int(t.mulpdu.Load()) {
+	if total > smallFPDU || ulpdu > int(t.mss.mulpdu.Load()) {
 		return false
 	}
 	payload := w.inline[:w.inlineLen]
 	if w.nsg == 1 && w.length > 0 {
-		ref, ok := q.piece(b, &w.sg[0], 0, w.length)
+		ref, ok := t.piece(b, &w.sg[0], 0, w.length)
 		if !ok {
 			return false
 		}
@@ -319,38 +298,37 @@ func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Op
 	if msg.Tagged() {
 		p = msg.TaggedHeader(w.remote.STag, w.remote.TO, true).Append(p)
 	} else {
-		p = msg.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, w.stag).Append(p)
+		p = msg.UntaggedHeader(t.nextMSN(rdmap.QueueSend), 0, true, w.stag).Append(p)
 	}
 	p = append(p, payload...)
 	t.enc.AppendTrailer(p, ulpdu, t.crc(p))
-	q.stats.sentFPDUs.Add(1)
-	q.stats.sentMessages.Add(1)
-	q.stats.sentBytes.Add(uint64(w.length))
-	t.since += int(w.length)
-	t.sends(seq)
+	t.stats.sentFPDUs.Add(1)
+	t.stats.sentMessages.Add(1)
+	t.stats.sentBytes.Add(uint64(w.length))
+	t.mss.since += int(w.length)
+	t.batch.sends(seq)
 	return true
 }
 
 // piece pins n bytes at offset off of an element of a request. If the batch has pinned the region
 // already, ref has no separate pin. ok is false if the memory is not accessible.
-func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.Ref, ok bool) {
+func (t *sender) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.Ref, ok bool) {
 	if s.Region != nil {
 		r := s.Region.r
 		if pin, ok := b.Pinned(r); ok && !r.Far() {
-			p, out := q.mem.within(pin, r.Base()+s.Off+off, n, regmem.LocalRead)
+			p, out := t.mem.within(pin, r.Base()+s.Off+off, n, regmem.LocalRead)
 			return regmem.Of(p), out == regmem.OK
 		}
 	}
-	ref, out := s.pin(&q.mem, off, n, regmem.LocalRead)
+	ref, out := s.pin(&t.mem, off, n, regmem.LocalRead)
 	return ref, out == regmem.OK
 }
 
 // segment adds the next segment of the current message. If the memory of the message is not
 // accessible any more, segment ends the stream.
-func (q *QueuePair) segment(b *frameio.Batch) {
-	t := &q.tx
+func (t *sender) segment(b *frameio.Batch) {
 	m := &t.cur
-	if _, left, room := m.cut.Rest(); room <= copiedPayload && int(left) > room && q.copied(b) {
+	if _, left, room := m.cut.Rest(); room <= copiedPayload && int(left) > room && t.copied(b) {
 		return
 	}
 	off, n, last, _ := m.cut.Next()
@@ -358,12 +336,12 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 	refs := room[:0]
 	if m.in != nil && n > 0 { // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
 		r := &m.read
-		ref, out := q.mem.access(r.SourceSTag, r.SourceTO+off, uint64(n), regmem.RemoteRead)
+		ref, out := t.mem.access(r.SourceSTag, r.SourceTO+off, uint64(n), regmem.RemoteRead)
 		switch { // a refused ref is neither far nor guarded
 		case t.fetches(ref):
 			var ok bool
 			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) {
-				return q.mem.access(r.SourceSTag, r.SourceTO+off, n, regmem.RemoteRead)
+				return t.mem.access(r.SourceSTag, r.SourceTO+off, n, regmem.RemoteRead)
 			})
 			if !ok {
 				out = regmem.NoRegion
@@ -374,45 +352,43 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 		}
 		if out != regmem.OK {
 			// off fits 32 bits, because off is within the bounds of the Read.
-			q.failAnswer(m.in, uint32(off), readFault(out))
+			t.failAnswer(m.in, uint32(off), readFault(out))
 			return
 		}
 		refs = append(refs, ref)
 	}
 	h := m.appendHeader(t.hdr[:0], off, last)
 	if m.w != nil && n > 0 {
-		if refs = q.gather(b, refs, m.w, off, uint64(n)); refs == nil {
+		if refs = t.gather(b, refs, m.w, off, uint64(n)); refs == nil {
 			return
 		}
 	}
 	// Payload copied from far memory does not change any more, and has no pin.
 	moving := m.w != nil && changeable(m.w) || m.in != nil && n > 0 && refs[0].Pins()
-	q.frame(b, h, refs, n, t.enc.CRC && moving)
+	t.frame(b, h, refs, n, t.enc.CRC && moving)
 	if last {
-		q.endMessage()
+		t.endMessage()
 	}
 }
 
 // endMessage records that the last segment of the current message is in the batch.
-func (q *QueuePair) endMessage() {
-	t := &q.tx
+func (t *sender) endMessage() {
 	m := &t.cur
-	q.stats.sentMessages.Add(1)
+	t.stats.sentMessages.Add(1)
 	if m.in != nil {
-		t.answered++
-		q.inbound.answered(false)
-		q.stats.servedReads.Add(1)
-		q.stats.servedBytes.Add(uint64(m.read.Size))
+		t.batch.answered++
+		t.inbound.answered(false)
+		t.stats.servedReads.Add(1)
+		t.stats.servedBytes.Add(uint64(m.read.Size))
 	} else {
-		t.sends(m.seq)
+		t.batch.sends(m.seq)
 	}
 	t.cur = txMessage{}
 }
 
 // gather appends to refs n pinned bytes at offset off of the payload of request w. If the payload
 // is not accessible any more, gather fails the request, ends the stream, and returns nil.
-func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
-	t := &q.tx
+func (t *sender) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
 	if w.inlineLen > 0 {
 		return append(refs, regmem.Of(w.inline[off:off+n:off+n]))
 	}
@@ -426,12 +402,12 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 		}
 		k := min(l-off, n)
 		var ref regmem.Ref
-		switch ref, ok = q.piece(b, s, off, k); {
+		switch ref, ok = t.piece(b, s, off, k); {
 		case !ok:
 		case t.fetches(ref) && w.nsg == 1:
-			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) { return s.pin(&q.mem, off, n, regmem.LocalRead) })
+			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) { return s.pin(&t.mem, off, n, regmem.LocalRead) })
 		case t.fetches(ref):
-			ref, ok = t.fetch(ref)
+			ref, ok = t.copies.fetch(ref)
 		case !touchable(ref):
 			ref.Release()
 			ok = false
@@ -446,27 +422,14 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 		return refs
 	}
 	regmem.ReleaseAll(refs)
-	q.failRequest(w) // [I-34] [RDMAP-7.1-2] [RDMAPX-8.1-1]
+	t.failRequest(w) // [I-34] [RDMAP-7.1-2] [RDMAPX-8.1-1]
 	return nil
 }
 
 // fetches reports whether the payload in ref must be copied to the arena before building the FPDU.
 // Far memory always must; guarded memory, for example a mapped file, must if the stream has CRCs,
 // because the memory may change between the CRC and the write to TCP.
-func (t *txState) fetches(ref regmem.Ref) bool { return ref.Far() || t.enc.CRC && ref.Guarded() }
-
-// fetch copies the bytes of ref to the arena, and releases ref. It returns false if the bytes are
-// not accessible any more.
-func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
-	p := t.room()[:ref.Len():ref.Len()]
-	err := ref.CopyTo(p)
-	ref.Release()
-	if err != nil {
-		return regmem.Ref{}, false
-	}
-	t.used += len(p)
-	return regmem.Of(p), true
-}
+func (t *sender) fetches(ref regmem.Ref) bool { return ref.Far() || t.enc.CRC && ref.Guarded() }
 
 // farTail is the largest payload of a last segment to copy together with the segment before it,
 // because each access to far memory is a system call. For example, a message of 64 KiB does not fit
@@ -477,7 +440,7 @@ const farTail = 8 << 10
 // segment of the message follows and is short, fetchNext copies the last payload too, and keeps the
 // copy for the next call. longer pins n bytes from the start of the payload. The result is false if
 // the payload is not accessible any more.
-func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, regmem.Outcome)) (regmem.Ref, bool) {
+func (t *sender) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, regmem.Outcome)) (regmem.Ref, bool) {
 	m := &t.cur
 	if rest := m.rest; rest != nil {
 		m.rest = nil
@@ -486,16 +449,16 @@ func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, r
 	}
 	n := ref.Len()
 	_, left, room := m.cut.Rest()
-	if left > 0 && left <= uint64(min(room, farTail)) && n+int(left)+mpa.MaxFPDU <= len(t.room()) {
+	if left > 0 && left <= uint64(min(room, farTail)) && n+int(left)+mpa.MaxFPDU <= len(t.copies.room()) {
 		if both, out := longer(uint64(n) + left); out == regmem.OK {
-			if got, ok := t.fetch(both); ok {
+			if got, ok := t.copies.fetch(both); ok {
 				ref.Release()
 				m.rest = got.B()[n:]
 				return regmem.Of(got.B()[:n:n]), true
 			}
 		}
 	}
-	return t.fetch(ref)
+	return t.copies.fetch(ref)
 }
 
 // touchable reports whether memory can be read now; only guarded memory may fault.
@@ -505,26 +468,25 @@ func touchable(ref regmem.Ref) bool {
 
 // failRequest completes request w with StatusLocalAccess and ends the stream, because local memory
 // of w is not accessible any more.
-func (q *QueuePair) failRequest(w *sendWQE) {
+func (t *sender) failRequest(w *sendWQE) {
 	w.status = StatusLocalAccess
-	seq := q.tx.cur.seq
-	q.tx.cur = txMessage{}
-	q.finish(seq, seq+1)
-	q.life.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+	seq := t.cur.seq
+	t.cur = txMessage{}
+	t.queue.finish(seq, seq+1)
+	t.life.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
 // frame adds one FPDU with the DDP header hdr and n bytes of payload. It releases the pins in refs.
 // moving means that the FPDU has a CRC and the payload may change before sending. frame then copies
 // the payload first, so that a change cannot make the CRC wrong.
-func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
-	t := &q.tx
-	q.stats.sentFPDUs.Add(1)
-	q.stats.sentBytes.Add(uint64(n))
-	t.since += n
+func (t *sender) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
+	t.stats.sentFPDUs.Add(1)
+	t.stats.sentBytes.Add(uint64(n))
+	t.mss.since += n
 	ulpdu := len(hdr) + n
 	switch total := mpa.FPDULen(ulpdu); {
 	case t.enc.Markers:
-		q.frameMarked(b, hdr, refs)
+		t.frameMarked(b, hdr, refs)
 		return
 	case total <= smallFPDU: // the whole FPDU fits into one header of the batch
 		h := b.Header(total)
@@ -533,10 +495,10 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 		t.enc.AppendTrailer(p, ulpdu, t.crc(p))
 		return
 	case moving:
-		a := t.room()
+		a := t.copies.room()
 		refs[0] = regmem.Of(take(a[:0], refs))
 		refs = refs[:1]
-		t.used += n
+		t.copies.used += n
 	}
 	h := b.Header(2 + len(hdr))
 	t.enc.AppendLength(h[:0], ulpdu)
@@ -558,7 +520,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 // smallFPDU is the length of the longest FPDU built in one piece, in a header of the batch.
 const smallFPDU = frameio.MaxHeader
 
-func (t *txState) crc(b []byte) uint32 {
+func (t *sender) crc(b []byte) uint32 {
 	if t.enc.CRC {
 		return mpa.CRC(0, b)
 	}
@@ -596,69 +558,31 @@ func changeable(w *sendWQE) bool {
 	return false
 }
 
-// arenaSize is the size of a few of the largest FPDUs, about a batch.
-const arenaSize = 384 << 10
-
-// An arena holds bytes referenced by a batch until the batch is sent.
-type arena [arenaSize]byte
-
-var arenas = sync.Pool{New: func() any { return new(arena) }}
-
-// room returns the unused part of the arena.
-func (t *txState) room() []byte {
-	if t.arena == nil {
-		t.arena = arenas.Get().(*arena)
-	}
-	return t.arena[t.used:]
-}
-
 // frameMarked adds an FPDU for a peer with markers. frameMarked copies the payload, because a
 // marker interrupts the payload every 512 bytes.
-func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref) {
-	t := &q.tx
+func (t *sender) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref) {
 	var room [MaxSGE + 1][]byte
 	parts := append(room[:0], hdr)
 	for i := range refs {
 		parts = append(parts, refs[i].B())
 	}
-	p := t.enc.Append(t.room()[:0], parts...)
-	t.used += len(p)
+	p := t.enc.Append(t.copies.room()[:0], parts...)
+	t.copies.used += len(p)
 	regmem.ReleaseAll(refs)
 	b.Bytes(p)
 }
 
 // control adds a message of a single segment with payload body, mostly an RDMAP header, or nil.
-func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
+func (t *sender) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 	refs := [1]regmem.Ref{regmem.Of(body)}
-	q.frame(b, h.Append(q.tx.hdr[:0]), refs[:min(1, len(body))], len(body), false)
-	q.stats.sentMessages.Add(1)
+	t.frame(b, h.Append(t.hdr[:0]), refs[:min(1, len(body))], len(body), false)
+	t.stats.sentMessages.Add(1)
 }
 
-// mssBytes and mssAge limit the use of a TCP segment size: after mssBytes bytes, or at age mssAge,
-// the size is read again. [I-27]
-const (
-	mssBytes = 4 << 20
-	mssAge   = time.Second
-)
-
-// refreshMSS fits the MULPDU to the current size of TCP segments, unless fixed by Config.FPDUSize.
-// The current message keeps the old segment size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2]
-// [I-27]
-func (q *QueuePair) refreshMSS() {
-	t := &q.tx
-	if q.set.fixedSize {
-		return
+// refreshMSS fits the MULPDU to the current size of TCP segments, unless it is fixed by
+// Config.FPDUSize. The current message keeps the old segment size.
+func (t *sender) refreshMSS() {
+	if !t.mss.fixed { // reading the clock takes a good part of the time of a short message
+		t.mss.refresh(time.Since(t.active.born), &t.link, t.enc.Markers)
 	}
-	now := time.Since(q.active.born)
-	if t.asked != 0 && t.since < mssBytes && now-t.asked < mssAge {
-		return
-	}
-	t.since, t.asked = 0, max(now, 1)
-	var size int
-	if q.link.fc != nil {
-		size = segmentSizeBy(q.link.fc, q.link.conn)
-	} else {
-		size = segmentSize(q.link.conn)
-	}
-	t.mulpdu.Store(int32(mpa.MULPDU(size, t.enc.Markers)))
 }

@@ -23,13 +23,12 @@ const (
 // memory of all segments at once. It returns false and adds nothing if the message is not suitable,
 // or if a part of the memory is not accessible; segment then sends the bytes before the
 // inaccessible part.
-func (q *QueuePair) copied(b *frameio.Batch) bool {
-	t := &q.tx
+func (t *sender) copied(b *frameio.Batch) bool {
 	m := &t.cur
 	if t.enc.Markers || m.w != nil && m.w.nsg != 1 {
 		return false
 	}
-	out := t.room()
+	out := t.copies.room()
 	off, left, room := m.cut.Rest()
 	hl := headerLen(m.op)
 	longest := mpa.FPDULen(hl + room)
@@ -38,7 +37,7 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 	if n == 0 {
 		return false
 	}
-	ref, ok := q.source(m, off, n)
+	ref, ok := t.source(m, off, n)
 	if !ok {
 		return false
 	}
@@ -54,25 +53,25 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 		from = from[n:]
 	}
 	ref.Release()
-	t.used += len(p)
-	t.since += int(n)
-	q.stats.sentFPDUs.Add(uint64(count))
-	q.stats.sentBytes.Add(n)
+	t.copies.used += len(p)
+	t.mss.since += int(n)
+	t.stats.sentFPDUs.Add(uint64(count))
+	t.stats.sentBytes.Add(n)
 	b.Bytes(p)
 	if n == left {
-		q.endMessage()
+		t.endMessage()
 	}
 	return true
 }
 
 // source pins n bytes at offset off of the payload of message m. ok is false if the bytes are not
 // accessible, or cannot be copied directly because the memory is far or may fault.
-func (q *QueuePair) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
+func (t *sender) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
 	var out regmem.Outcome
 	if r := &m.read; m.in != nil {
-		ref, out = q.mem.access(r.SourceSTag, r.SourceTO+off, n, regmem.RemoteRead) // [I-43] [I-61]
+		ref, out = t.mem.access(r.SourceSTag, r.SourceTO+off, n, regmem.RemoteRead) // [I-43] [I-61]
 	} else {
-		ref, out = m.w.sg[0].pin(&q.mem, off, n, regmem.LocalRead)
+		ref, out = m.w.sg[0].pin(&t.mem, off, n, regmem.LocalRead)
 	}
 	if out == regmem.OK && (ref.Guarded() || ref.Far()) {
 		ref.Release()

@@ -63,44 +63,44 @@ func (d *directSend) signal(n uint64) bool {
 // request. If ok is false, sendDirect has done nothing; wr then goes through the queue, also to
 // find errors of wr.
 func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
-	if !q.link.ready.Load() || !q.sq.Empty() || wr.Op > OpWrite {
+	s := &q.sends
+	if !q.link.ready.Load() || !s.work.Empty() || wr.Op > OpWrite {
 		return 0, false
 	}
 	size, err := q.mem.checkList(wr.SG)
-	if err != nil || size > smallFPDU || q.checkOp(wr, size) != nil {
+	if err != nil || size > smallFPDU || s.checkOp(wr, size) != nil {
 		return 0, false
 	}
-	if mpa.FPDULen(headerLen(ops[wr.Op].msg)+int(size)) > smallFPDU || q.reserve(1) == 0 {
+	if mpa.FPDULen(headerLen(ops[wr.Op].msg)+int(size)) > smallFPDU || s.reserve(1) == 0 {
 		return 0, false
 	}
 	ok = q.link.fc.SendNow(func() bool {
-		n = q.beginDirect(wr, int(size), signaled)
+		n = q.tx.beginDirect(wr, int(size), signaled)
 		return n != 0
 	})
 	if !ok {
-		q.sqUsed.Add(-1)
+		s.used.Add(-1)
 	}
 	return n, ok
 }
 
 // beginDirect builds the FPDU of a request of size bytes and returns the number of the request, or
 // 0 if the request must go through the queue. Only the send role calls beginDirect.
-func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) {
-	t := &q.tx
-	if !q.life.Load().posts() { // nothing is flushed until this call has returned
+func (t *sender) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) {
+	if !t.life.Load().posts() { // nothing is flushed until this call has returned
 		return 0
 	}
-	if !q.sq.Empty() || !q.life.open.Load() || q.life.term.Load() != nil || t.rtr != 0 || q.nudge.Load() || t.enc.Markers {
+	if !t.queue.work.Empty() || !t.life.open.Load() || t.life.term.Load() != nil || t.rtr != 0 || t.nudge.Load() || t.enc.Markers {
 		return 0
 	}
-	q.refreshMSS()
+	t.refreshMSS()
 	msg := ops[wr.Op].msg
 	hl := headerLen(msg)
 	ulpdu := hl + size
-	if ulpdu > int(t.mulpdu.Load()) {
+	if ulpdu > int(t.mss.mulpdu.Load()) {
 		return 0
 	}
-	p := q.link.fc.Frame(mpa.FPDULen(ulpdu))
+	p := t.link.fc.Frame(mpa.FPDULen(ulpdu))
 	at := mpa.LengthLen + hl
 	for i := range wr.SG {
 		s := &wr.SG[i]
@@ -108,7 +108,7 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 		if k == 0 {
 			continue
 		}
-		ref, out := s.pin(&q.mem, 0, k, regmem.LocalRead)
+		ref, out := s.pin(&t.mem, 0, k, regmem.LocalRead)
 		if out != regmem.OK {
 			return 0
 		}
@@ -121,7 +121,7 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 			return 0
 		}
 	}
-	d := &q.direct
+	d := &t.queue.direct
 	n = d.state.Load()>>directBits + 1
 	d.id, d.op = wr.ID, wr.Op
 	kind := uint64(directUnsignaled)
@@ -133,34 +133,34 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 	if msg.Tagged() {
 		msg.TaggedHeader(wr.Remote.STag, wr.Remote.TO, true).Append(h)
 	} else {
-		msg.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, wr.Invalidate).Append(h)
+		msg.UntaggedHeader(t.nextMSN(rdmap.QueueSend), 0, true, wr.Invalidate).Append(h)
 	}
 	p = p[:at]
 	t.enc.AppendTrailer(p, ulpdu, t.crc(p))
-	q.stats.sentFPDUs.Add(1)
-	q.stats.sentMessages.Add(1)
-	q.stats.sentBytes.Add(uint64(size))
-	t.since += size
+	t.stats.sentFPDUs.Add(1)
+	t.stats.sentMessages.Add(1)
+	t.stats.sentBytes.Add(uint64(size))
+	t.mss.since += size
 	return n
 }
 
 // finishDirect completes the direct request of the sent batch, if any: TCP now has all bytes. Only
 // the send role calls finishDirect.
-func (q *QueuePair) finishDirect() {
-	d := &q.direct
+func (s *sendQueue) finishDirect() {
+	d := &s.direct
 	switch kind, ok := d.take(directSent); {
 	case !ok:
 	case kind == directUnsignaled:
-		q.sqUsed.Add(-1)
+		s.used.Add(-1)
 	default:
-		q.sendCQ.push(&Completion{ID: d.id, QP: q, Op: d.op})
+		s.cq.push(&Completion{ID: d.id, QP: s.qp, Op: d.op})
 	}
 }
 
 // flushDirect completes the pending direct request, if any, as flushed.
-func (q *QueuePair) flushDirect() {
-	d := &q.direct
+func (s *sendQueue) flushDirect() {
+	d := &s.direct
 	if _, ok := d.take(directFlushed); ok {
-		q.sendCQ.push(&Completion{ID: d.id, QP: q, Op: d.op, Status: StatusFlushed})
+		s.cq.push(&Completion{ID: d.id, QP: s.qp, Op: d.op, Status: StatusFlushed})
 	}
 }

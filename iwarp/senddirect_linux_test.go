@@ -25,7 +25,7 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int) (done bo
 	t.Helper()
 	for i := 1; i < 1<<16; i++ {
 		done := post(i)
-		if n := q.sq.Posted(); n != 0 {
+		if n := q.sends.work.Posted(); n != 0 {
 			t.Fatalf("request %d has passed through the queue", i)
 		}
 		if done {
@@ -36,9 +36,9 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int) (done bo
 			// Look a second time, because a busy kernel may free room a little later.
 			if stays = full(t, q); stays {
 				time.Sleep(20 * time.Millisecond)
-				stays = full(t, q) && q.direct.pending()
+				stays = full(t, q) && q.sends.direct.pending()
 			}
-			return stays || !q.direct.pending()
+			return stays || !q.sends.direct.pending()
 		})
 		if stays {
 			if n := q.Stats().SendPosted; n != 1 {
@@ -104,7 +104,7 @@ func TestDirect(t *testing.T) {
 			last := fillDirect(t, q, true, func(i int) bool {
 				b := tiny(i)
 				done, err := c.post(t, q, i, b)
-				if err != nil || done && q.direct.pending() {
+				if err != nil || done && q.sends.direct.pending() {
 					t.Fatalf("request %d: complete %t, %v", i, done, err)
 				}
 				clear(b)
@@ -115,7 +115,7 @@ func TestDirect(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if n := q.sq.Posted(); n != 3 {
+			if n := q.sends.work.Posted(); n != 3 {
 				t.Errorf("%d requests in the queue", n)
 			}
 			if c, ok := q.SendCQ().Poll(); ok {
@@ -131,7 +131,7 @@ func TestDirect(t *testing.T) {
 					t.Errorf("%+v, want that of %d", c, i)
 				}
 			}
-			if n := q.sqUsed.Load(); n != 0 {
+			if n := q.sends.used.Load(); n != 0 {
 				t.Errorf("%d places in use", n)
 			}
 		})
@@ -151,23 +151,23 @@ func TestDirectNot(t *testing.T) {
 		{"behind one that waits", SendWR{}},
 		{"a Read", SendWR{Op: OpRead, Remote: RemoteAddr{STag: 1}}},
 	} {
-		before := q.sq.Posted()
+		before := q.sends.work.Posted()
 		if err := q.Post(c.wr); err != nil {
 			t.Fatalf("%s: %v", c.what, err)
 		}
-		if q.sq.Posted() != before+1 {
+		if q.sends.work.Posted() != before+1 {
 			t.Errorf("%s: went past the queue", c.what)
 		}
 		if !c.wr.More && c.wr.Op != OpRead {
-			for q.sqUsed.Load() > 0 {
+			for q.sends.used.Load() > 0 {
 				p.next()
 				wantOK(t, q.SendCQ())
 			}
 		}
 	}
-	n := q.sq.Posted()
-	if err := q.Post(SendWR{}); err != nil || q.sq.Posted() != n+1 { // a Send is queued after the Read
-		t.Errorf("%v, went past an outstanding Read: %t", err, q.sq.Posted() == n)
+	n := q.sends.work.Posted()
+	if err := q.Post(SendWR{}); err != nil || q.sends.work.Posted() != n+1 { // a Send is queued after the Read
+		t.Errorf("%v, went past an outstanding Read: %t", err, q.sends.work.Posted() == n)
 	}
 	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) {
 		t.Errorf("%v with as many as the queue may hold", err)
@@ -195,7 +195,7 @@ func TestDirectFlushed(t *testing.T) {
 	if c, ok := q.SendCQ().Poll(); ok {
 		t.Errorf("one more: %+v", c)
 	}
-	if q.direct.signal(uint64(last)) == false {
+	if q.sends.direct.signal(uint64(last)) == false {
 		t.Error("PostNow would take a flushed request for sent")
 	}
 }
@@ -245,8 +245,8 @@ func TestDirectOrder(t *testing.T) {
 	}
 	defer mr.Close()
 	direct, tried := false, false
-	told := a.sq.OnDones
-	a.sq.OnDones = func() {
+	told := a.sends.work.OnDones
+	a.sends.work.OnDones = func() {
 		if !tried {
 			_, direct = a.sendDirect(&SendWR{ID: 2, Op: OpWrite}, true)
 			tried = true

@@ -13,28 +13,27 @@ import (
 
 // sendRTR sends the ready message agreed at start-up: a zero-length message of the agreed kind, as
 // the first FPDU. [MPA2-9.2-10] [MPA2-5-2] [I-08]
-func (q *QueuePair) sendRTR(b *frameio.Batch) {
-	t := &q.tx
+func (t *sender) sendRTR(b *frameio.Batch) {
 	kind := t.rtr
 	t.rtr = 0
 	switch kind {
 	case mpa.RTRWrite:
-		q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
+		t.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
 	case mpa.RTRRead: // the ready message uses MSN 1 and counts as one of our Reads
-		msn := q.nextMSN(rdmap.QueueReadRequest)
-		q.reads.Push(pendingRead{msn: msn})
+		msn := t.nextMSN(rdmap.QueueReadRequest)
+		t.reads.Push(pendingRead{msn: msn})
 		r := rdmap.ReadRequest{SourceSTag: 1}
-		q.control(b, rdmap.ReadRequestOp.UntaggedHeader(msn, 0, true, 0), r.Append(nil))
+		t.control(b, rdmap.ReadRequestOp.UntaggedHeader(msn, 0, true, 0), r.Append(nil))
 	default:
-		q.control(b, rdmap.Send.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, 0), nil)
+		t.control(b, rdmap.Send.UntaggedHeader(t.nextMSN(rdmap.QueueSend), 0, true, 0), nil)
 	}
 }
 
 // sendRead sends a Read Request. If the request has a single registered piece, the region's STag
 // names the sink. Otherwise the sink STag is a number made for this request; only the answer may
 // use the number. [RDMAP-5.2-1] [I-58]
-func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
-	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)} // [DDP-4.3-6]
+func (t *sender) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
+	p := pendingRead{w: w, seq: seq, msn: t.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)} // [DDP-4.3-6]
 	if w.nsg == 1 && w.sg[0].Region != nil {
 		m := w.sg[0].Region
 		p.stag, p.to = m.STag(), m.TO()+w.sg[0].Off
@@ -44,24 +43,23 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 	r := rdmap.ReadRequest{SinkSTag: p.stag, SinkTO: p.to, Size: p.size, SourceSTag: w.remote.STag,
 		SourceTO: w.remote.TO}
 	// From here on p belongs to the receive role.
-	q.reads.Push(p)
+	t.reads.Push(p)
 	// A Read does not use w.inline, so there is room for the header.
-	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
+	t.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
 
 // sendAtomic sends an Atomic Request. Its identifier must come back in the response.
-func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
-	t := &q.tx
+func (t *sender) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 	t.opID++
-	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), atomic: true, id: t.opID}
+	p := pendingRead{w: w, seq: seq, msn: t.nextMSN(rdmap.QueueReadRequest), atomic: true, id: t.opID}
 	a := w.atomic
 	r := rdmap.NewFetchAdd(w.remote.STag, w.remote.TO, a.Data, a.Mask)
 	if w.op == OpCmpSwap {
 		r = rdmap.NewCmpSwap(w.remote.STag, w.remote.TO, a.Compare, a.CompareMask, a.Data, a.Mask)
 	}
 	r.ID = p.id
-	q.reads.Push(p)
-	q.control(b, rdmap.AtomicRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
+	t.reads.Push(p)
+	t.control(b, rdmap.AtomicRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
 
 // answer begins the answer to request in of the peer. Requests are processed in the order of their
@@ -69,39 +67,38 @@ func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 // request may be placed and delivered before the answer. [RDMAP-5.2.2-6] [RDMAP-5.5-17]
 // [RDMAP-5.5-8] [RDMAPX-5.2.2-7] [RDMAPX-5.2.1-13] [RDMAPX-5.2.1-14] [RDMAPX-5.4-4] [RDMAPX-5.4-6]
 // [RDMAPX-5.4-8] [RDMAPX-7-3] [RDMAPX-7-4]
-func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
-	t := &q.tx
+func (t *sender) answer(b *frameio.Batch, in *inboundRead) {
 	if !in.atomic {
 		r := in.read()
 		t.cur = txMessage{active: true, op: rdmap.ReadResponse, in: in, read: r,
-			cut: ddp.NewCutter(uint64(r.Size), int(t.mulpdu.Load()), ddp.TaggedLen)} // [RDMAP-5.2.1-11] [RDMAP-5.2.1-15]
+			cut: ddp.NewCutter(uint64(r.Size), int(t.mss.mulpdu.Load()), ddp.TaggedLen)} // [RDMAP-5.2.1-11] [RDMAP-5.2.1-15]
 		return
 	}
 	op := in.op()
-	old, f := q.mem.atomic(&op)
+	old, f := t.mem.atomic(&op)
 	if f != rdmap.OK { // [RDMAP-4.8-12] [I-43]
-		q.failAnswer(in, 0, f)
+		t.failAnswer(in, 0, f)
 		return
 	}
 	r := rdmap.AtomicResponse{ID: op.ID, Value: old}
 	var body [rdmap.AtomicResponseLen]byte
 	copy(in.ulpdu[:], r.Append(body[:0])) // the slot stays ours until the answer is sent
-	q.control(b, rdmap.AtomicResponseOp.UntaggedHeader(q.nextMSN(rdmap.QueueAtomicResponse), 0, true, 0),
+	t.control(b, rdmap.AtomicResponseOp.UntaggedHeader(t.nextMSN(rdmap.QueueAtomicResponse), 0, true, 0),
 		in.ulpdu[:rdmap.AtomicResponseLen])
-	t.answered++
-	q.inbound.answered(true)
-	q.stats.servedAtomics.Add(1)
+	t.batch.answered++
+	t.inbound.answered(true)
+	t.stats.servedAtomics.Add(1)
 }
 
 // failAnswer ends the stream because the source of a Read, or the word of an Atomic, became
 // inaccessible after the request was checked. The Terminate contains the request, advanced by the
 // sent bytes. [RDMAP-4.8-12] [I-43]
-func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
+func (t *sender) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	u := in.ulpdu[:in.n]
 	if !in.atomic {
 		u = in.read().Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
 	}
-	q.life.fault(rdmap.TerminateRDMAP(f, u), nil) // no segment is sent after the Terminate
+	t.life.fault(rdmap.TerminateRDMAP(f, u), nil) // no segment is sent after the Terminate
 }
 
 // word checks and pins the word of an Atomic Operation. The region must allow reading and
@@ -167,17 +164,17 @@ func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 // localInvalidate closes a window for a request of the send queue. It starts a goroutine, because
 // closing waits for the window's users, and the send role must not wait. If stag names no open
 // window, the request succeeds at once.
-func (q *QueuePair) localInvalidate(stag uint32, seq uint64) {
-	w, _ := q.windows.find(stag)
+func (t *sender) localInvalidate(stag uint32, seq uint64) {
+	w, _ := t.windows.find(stag)
 	if w == nil {
-		q.finish(seq, seq+1)
+		t.queue.finish(seq, seq+1)
 		return
 	}
-	q.tx.invalid = true
-	q.life.wg.Go(func() {
+	t.invalidating.Store(true)
+	t.life.wg.Go(func() {
 		w.invalidate()
-		q.finish(seq, seq+1)
-		q.invalidated.Store(true)
-		q.kick()
+		t.queue.finish(seq, seq+1)
+		t.invalidating.Store(false)
+		t.queue.kick()
 	})
 }

@@ -143,8 +143,8 @@ func (e *engine) Deliver() (keep bool) {
 
 // callHandlers calls the handlers of the completion queues. The caller has no role of frameio.
 func (q *QueuePair) callHandlers() {
-	q.sendCQ.deliver()
-	if q.recvCQ != q.sendCQ {
+	q.sends.cq.deliver()
+	if q.recvCQ != q.sends.cq {
 		q.recvCQ.deliver()
 	}
 }

@@ -260,21 +260,17 @@ func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 // start binds the stream to its connection, before any FPDU can be sent or received.
 func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	q.link.conn, q.link.params, q.link.responder, q.link.initiator = nc, p, r, r == nil
-	q.ird.Store(int32(p.IRD))
-	q.ord.Store(min(int32(p.ORD), int32(q.link.cfg.ord())))
-	n := max(int(p.IRD), int(q.link.cfg.ird()), 1)
-	n *= 2 // room for as many requests whose answers are being sent
-	if q.ext.Atomic {
-		n *= 2 // room for Reads, and for as many Atomics [I-64]
-	}
-	q.inbound.Init(n)
+	q.inbound.limit.Store(int32(p.IRD))
+	q.reads.limit.Store(min(int32(p.ORD), int32(q.link.cfg.ord())))
+	q.inbound.initFor(max(int(p.IRD), int(q.link.cfg.ird()), 1), q.ext.Atomic)
 	t := &q.tx
 	t.enc = mpa.Encoder{CRC: p.CRC, Markers: p.SendMarkers && !fault.On("mpa-markers")}
 	t.rtr = p.Ready
-	if q.link.cfg.FPDUSize != 0 {
-		t.mulpdu.Store(int32(q.link.cfg.FPDUSize))
+	t.nudges = r == nil && !q.link.cfg.NoNudge
+	if t.mss.fixed = q.link.cfg.FPDUSize != 0; t.mss.fixed {
+		t.mss.mulpdu.Store(int32(q.link.cfg.FPDUSize))
 	} else {
-		q.refreshMSS()
+		t.refreshMSS()
 	}
 	q.rx.Wire = (*frames)(q)
 	q.rx.dec = mpa.Decoder{CRC: p.CRC, Markers: p.RecvMarkers, Max: q.link.cfg.MaxFPDU}
@@ -316,7 +312,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	if q.link.initiator && cfg.FirstFPDUDelay > 0 {
 		q.life.after(cfg.FirstFPDUDelay, func() {
 			q.life.open.Store(true)
-			q.kick()
+			q.sends.kick()
 		})
 	}
 	if d := duration(cfg.FirstFPDUTimeout, defaultFirstFPDUTimeout); d > 0 && !q.link.initiator && q.link.params.PeerToPeer { // [I-14]
@@ -325,7 +321,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	if cfg.IdleTimeout > 0 {
 		q.life.watchIdle(&q.active, cfg.IdleTimeout, cfg.IdleTimeout)
 	}
-	q.kick()
+	q.sends.kick()
 	if cfg.Polled && !q.link.initiator {
 		q.greet()
 	}

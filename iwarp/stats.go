@@ -57,17 +57,7 @@ func (q *QueuePair) Stats() Stats {
 		ServedAtomics: c.servedAtomics.Load(),
 		ReceivedEmpty: c.empty.Load(), ReceivedTiny: c.tiny.Load(), NoReceive: c.noReceive.Load(),
 		SRQTaken: c.srqTaken.Load(), SRQHeld: uint64(max(0, q.srqHeld.Load())),
-		SendPosted:   q.posted(),
+		SendPosted:   q.sends.posted(),
 		LastActivity: q.active.last(),
 	}
-}
-
-// posted returns the number of posted send requests that are not done.
-func (q *QueuePair) posted() uint64 {
-	c := q.sq.Counts()
-	n := c.Posted - c.Done
-	if q.direct.pending() {
-		n++
-	}
-	return n
 }

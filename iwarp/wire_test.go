@@ -274,7 +274,7 @@ func TestRefreshMSS(t *testing.T) {
 	if full < 1442 {
 		t.Fatalf("segment of %d bytes", full)
 	}
-	q.tx.mulpdu.Store(1442) // as if the path had changed
+	q.tx.mss.mulpdu.Store(1442) // as if the path had changed
 	n := len(u) - 14
 	for n < len(data) {
 		u := p.next()
@@ -310,11 +310,11 @@ func TestSizeAge(t *testing.T) {
 		}
 		_, q := asResponder(t, cfg)
 		q.link.fc.WithSender(func() {
-			x := &q.tx
+			x := &q.tx.mss
 			size, was := x.mulpdu.Load(), time.Since(q.active.born)-c.age
 			x.since, x.asked = c.since, was
 			x.mulpdu.Store(999)
-			q.refreshMSS()
+			q.tx.refreshMSS()
 			got := x.mulpdu.Load()
 			if asked := got != 999; asked != c.asks ||
 				asked && (got != size || x.since != 0 || x.asked == was) ||
