@@ -31,7 +31,7 @@ func TestBegunTwice(t *testing.T) {
 		f := p.enc.Append(nil, seg(rdmap.Send, 0, ddp.MSN(id+1), 0, true, pattern(size, byte(id))))
 		p.raw(f[:size/2])
 		for end, begun := timeUp(), false; !begun; {
-			if q.link.fc.WithReceiver(func() { begun = q.rx.recv != nil }); end() {
+			if q.link.fc.WithReceiver(func() { begun = q.rx.box.recv != nil }); end() {
 				t.Fatal("not begun")
 			}
 		}
@@ -197,7 +197,7 @@ func TestBeginLong(t *testing.T) {
 				before := q.Stats()
 				r.longOp = rdmap.TerminateOp
 				var f placer.Frame
-				if payload, ok := q.beginLong(p, cmp.Or(c.pays, longMin), nil, &f); ok {
+				if payload, ok := q.rx.beginLong(p, cmp.Or(c.pays, longMin), nil, &f); ok {
 					r.Take(f, payload)
 				}
 				if q.life.Load().ended() {
@@ -235,7 +235,7 @@ func TestBeginLong(t *testing.T) {
 					}
 					var placed []byte
 					if s.op != rdmap.Write {
-						sg, _ := q.list(s)
+						sg, _ := q.rx.list(s)
 						ref, out := q.mem.pieceOf(sg, uint64(c.open), uint64(len(p)))
 						if out != regmem.OK {
 							t.Fatal(out)
@@ -267,7 +267,7 @@ func TestBeginLong(t *testing.T) {
 // takeULPDU handles a ULPDU as Receive handles a valid FPDU.
 func takeULPDU(q *QueuePair, u []byte) {
 	var f placer.Frame
-	if payload, ok := q.fpdu(u, &f); ok {
+	if payload, ok := q.rx.fpdu(u, &f); ok {
 		q.rx.Take(f, payload)
 	}
 }

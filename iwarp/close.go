@@ -35,7 +35,7 @@ func (q *QueuePair) tearDown(how ending) {
 	q.flushAll() // a local invalidation may have finished only now
 	q.callHandlers()
 	q.sends.cq.detach(q, q.set.sendDepth)
-	q.recvCQ.detach(q, q.rq.depth)
+	q.recvs.cq.detach(q, q.recvs.rq.depth)
 	q.mem.dev.remove(q)
 	q.life.gone.happen()
 }
@@ -44,18 +44,12 @@ func (q *QueuePair) tearDown(how ending) {
 func (q *QueuePair) flushAll() {
 	// The lock is held while the state changes. A concurrent PostRecv, on seeing the new state,
 	// waits for the lock, so later receives are flushed after earlier ones.
-	q.flushing.Lock()
-	defer q.flushing.Unlock()
+	q.recvs.flushing.Lock()
+	defer q.recvs.flushing.Unlock()
 	q.life.move(lifeFlush)
-	q.sends.flush()               // [DDP-6.2.2-2] [RDMAP-5.4-7] [DDP-3-3]
-	if w := q.rx.recv; w != nil { // a message was in progress
-		q.completeRecv(StatusFlushed, 0)
-	}
-	if len(q.rx.done) > 0 {
-		q.recvCQ.pushAll(q.rx.done)
-		q.rx.done = nil
-	}
-	q.flushRecvsLocked() // [DDP-6.2.2-2] [RDMAP-6.2.1-2]
+	q.sends.flush() // [DDP-6.2.2-2] [RDMAP-5.4-7] [DDP-3-3]
+	q.rx.box.flush()
+	q.recvs.flushLocked() // [DDP-6.2.2-2] [RDMAP-6.2.1-2]
 }
 
 // Failed implements [frameio.Protocol]. The end of the stream between messages closes the peer's
@@ -67,8 +61,7 @@ func (e *engine) Failed(err error) {
 		return
 	}
 	if err == io.EOF {
-		_, open := q.rx.queues[rdmap.QueueSend].Open()
-		if !open && q.reads.Len() == 0 {
+		if q.rx.atRest() {
 			q.peerClosed()
 			return
 		}
@@ -100,7 +93,7 @@ func (q *QueuePair) peerClosed() {
 	if q.life.log.Enabled(context.Background(), slog.LevelDebug) {
 		q.life.log.Debug("peer closed", "remote", q.RemoteAddr().String())
 	}
-	q.flushRecvs()
+	q.recvs.flush()
 	switch {
 	case to == lifeDone:
 		q.life.endInOrder()
@@ -183,4 +176,12 @@ func (q *QueuePair) closeSoon() bool {
 // not wait for the flush; a later Close does.
 func (q *QueuePair) Abort() {
 	q.life.endWith(ErrClosed, endAbort)
+}
+
+// callHandlers calls the handlers of the completion queues. The caller has no role of frameio.
+func (q *QueuePair) callHandlers() {
+	q.sends.cq.deliver()
+	if q.recvs.cq != q.sends.cq {
+		q.recvs.cq.deliver()
+	}
 }

@@ -111,13 +111,9 @@ func taken(cs []Completion) {
 }
 
 func (q *QueuePair) taken(op Op, n int64) {
-	switch {
-	case op != OpRecv:
+	if op == OpRecv {
+		q.recvs.taken(n)
+	} else {
 		q.sends.used.Add(-n)
-	case q.srq != nil:
-		q.srq.q.used.Add(-n)
-		q.srqHeld.Add(-n)
-	default:
-		q.rq.used.Add(-n)
 	}
 }

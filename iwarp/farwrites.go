@@ -41,14 +41,11 @@ func (f *farWrites) taking(p []byte) {
 
 // postpone keeps s, to place s together with the following segments, and returns true. If s cannot
 // be kept, postpone places the kept segments and returns false; the caller then places s. postpone
-// also returns true if the stream has ended meanwhile, because s is then dropped.
-func (q *QueuePair) postpone(s *segment) bool {
-	f := q.rx.far
-	if f == nil { // the first far region was registered just now
-		return false
-	}
+// also returns true if the stream has ended meanwhile, because s is then dropped. r.far is set.
+func (r *receiver) postpone(s *segment) bool {
+	f := r.far
 	if s.op != rdmap.Write || s.size == 0 {
-		return q.placePostponed()
+		return r.placePostponed()
 	}
 	if f.follows(s) {
 		// The memory after the payload of a long segment is free: only the CRC of the long segment
@@ -60,14 +57,14 @@ func (q *QueuePair) postpone(s *segment) bool {
 		f.list = append(f.list, farWrite{s.tagged, s.size})
 		return true
 	}
-	if q.placePostponed() {
+	if r.placePostponed() {
 		return true
 	}
 	long := s.size > farEach
 	if long && (s.last || f.frame == nil) {
 		return false
 	}
-	if m := q.mem.dev.reg.Lookup(s.tagged.STag); m == nil || !m.Far() {
+	if m := r.mem.dev.reg.Lookup(s.tagged.STag); m == nil || !m.Far() {
 		return false
 	}
 	f.list = append(f.list, farWrite{s.tagged, s.size})
@@ -97,37 +94,36 @@ func (f *farWrites) follows(s *segment) bool {
 
 // placePostponed places the kept segments and reports whether the stream has ended. It returns
 // false if no segment is kept.
-func (q *QueuePair) placePostponed() (ended bool) {
-	f := q.rx.far
+func (r *receiver) placePostponed() (ended bool) {
+	f := r.far
 	if f == nil || len(f.list) == 0 {
 		return false
 	}
 	list, b := f.list, f.b
 	f.list, f.b = f.list[:0], nil
 	first := &list[0].head
-	ref, out := q.mem.access(first.STag, first.TO, uint64(len(b)), regmem.RemoteWrite)
+	ref, out := r.mem.access(first.STag, first.TO, uint64(len(b)), regmem.RemoteWrite)
 	if out == regmem.OK {
 		err := ref.CopyFrom(b)
 		ref.Release()
 		if err == nil {
-			q.stats.placed.Add(uint64(len(b)))
+			r.stats.placed.Add(uint64(len(b)))
 			return false
 		}
 	}
-	r := &q.rx
 	was := r.seg // the current segment, of which nothing has been placed
 	for _, w := range list {
-		if q.life.Load().ended() {
+		if r.life.Load().ended() {
 			break
 		}
 		r.seg = segment{op: rdmap.Write, last: w.head.Last, tagged: w.head, size: w.size,
 			u: append(w.head.Append(nil), b[:w.size]...)}
 		var f placer.Frame
-		if payload, ok := q.judge(&r.seg, &f); ok {
+		if payload, ok := r.judge(&r.seg, &f); ok {
 			r.Take(f, payload)
 		}
 		b = b[w.size:]
 	}
 	r.seg = was
-	return q.life.Load().ended()
+	return r.life.Load().ended()
 }

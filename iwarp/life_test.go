@@ -180,7 +180,7 @@ func TestFlushTogether(t *testing.T) {
 		}
 		var both sync.WaitGroup
 		for range 2 {
-			both.Go(b.flushRecvs)
+			both.Go(b.recvs.flush)
 		}
 		both.Wait()
 		for id := range uint64(1024) {

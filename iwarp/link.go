@@ -17,7 +17,6 @@ type link struct {
 	fc        *frameio.Conn
 	conn      net.Conn
 	params    mpa.Params
-	responder *mpa.Responder // nil for an Initiator, and after the first FPDU
 	initiator bool
 	ready     atomic.Bool // whether fc and the fields above are set
 }

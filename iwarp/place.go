@@ -9,12 +9,11 @@ import (
 // is regmem.OK if the region allows the rights in need; otherwise the bytes are nil. The bytes are
 // nil with regmem.OK too if the placer cannot hold the pin, as for far memory. The placer then pins
 // the memory later, piece by piece.
-func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
-	r := &q.rx
+func (r *receiver) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
 	if m := regmem.RegionOf(r.Held()); m != nil && m.Handle() == stag {
-		return q.mem.within(r.Held(), to, n, need)
+		return r.mem.within(r.Held(), to, n, need)
 	}
-	ref, out := q.mem.access(stag, to, n, need)
+	ref, out := r.mem.access(stag, to, n, need)
 	if out == regmem.OK && !r.Hold(ref) {
 		ref.Release()
 		return nil, out
@@ -24,7 +23,7 @@ func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte
 
 // reachList returns n bytes from offset off of a list of local memory. The bytes must lie in one
 // element, whose memory is unregistered or pinned by the placer; otherwise reachList returns nil.
-func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
+func (r *receiver) reachList(sg []SGE, off, n uint64) []byte {
 	for i := range sg {
 		s := &sg[i]
 		l := s.length()
@@ -38,12 +37,11 @@ func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 		if s.Region == nil {
 			return s.Buf[off : off+n]
 		}
-		r := &q.rx
 		if m := s.Region.r; regmem.RegionOf(r.Held()) == m {
-			b, _ := q.mem.within(r.Held(), m.Base()+s.Off+off, n, regmem.LocalWrite)
+			b, _ := r.mem.within(r.Held(), m.Base()+s.Off+off, n, regmem.LocalWrite)
 			return b
 		}
-		if ref, out := s.pin(&q.mem, off, n, regmem.LocalWrite); out != regmem.OK {
+		if ref, out := s.pin(&r.mem, off, n, regmem.LocalWrite); out != regmem.OK {
 			return nil
 		} else if r.Hold(ref) {
 			return ref.B()
@@ -57,30 +55,29 @@ func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 
 // list returns the memory of a Send's receive or of a Read's sink, and the offset in the list where
 // the payload of the segment begins.
-func (q *QueuePair) list(s *segment) (sg []SGE, off uint64) {
+func (r *receiver) list(s *segment) (sg []SGE, off uint64) {
 	if s.op == rdmap.ReadResponse {
-		p := q.reads.Front()
+		p := r.reads.Front()
 		return p.w.sg[:p.w.nsg], uint64(p.got)
 	}
-	w := q.rx.recv
-	return w.sg[:w.nsg], uint64(s.un.MO)
+	return r.box.sg(), uint64(s.un.MO)
 }
 
 // listTarget is the messageType.target of Sends and Read Responses, whose payload goes to the
 // memory of a local request.
-func (q *QueuePair) listTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
-	sg, from := q.list(s)
-	return q.mem.pieceOf(sg, from+off, n)
+func (r *receiver) listTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
+	sg, from := r.list(s)
+	return r.mem.pieceOf(sg, from+off, n)
 }
 
-// far reports whether memory of the segment is far, so that nothing can be read directly into the
+// isFar reports whether memory of the segment is far, so that nothing can be read directly into the
 // memory. The result is true too for a Write to a region closed in the meantime.
-func (q *QueuePair) far(s *segment) bool {
+func (r *receiver) isFar(s *segment) bool {
 	if s.op == rdmap.Write {
-		m := q.mem.dev.reg.Lookup(s.tagged.STag)
+		m := r.mem.dev.reg.Lookup(s.tagged.STag)
 		return m == nil || m.Far()
 	}
-	sg, _ := q.list(s)
+	sg, _ := r.list(s)
 	for i := range sg {
 		if m := sg[i].Region; m != nil && m.r.Far() {
 			return true

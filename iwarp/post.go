@@ -1,9 +1,6 @@
 package iwarp
 
-import (
-	"fmt"
-	"sync"
-)
+import "sync"
 
 var recvWQEs = sync.Pool{New: func() any { return new(recvWQE) }}
 
@@ -90,29 +87,7 @@ func (q *QueuePair) Flush() {
 // message without a buffer ends the stream. With a shared receive queue, post there instead.
 //
 // Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrPeerClosed, ErrClosed.
-func (q *QueuePair) PostRecv(wr RecvWR) error {
-	if q.srq != nil {
-		return fmt.Errorf("%w: the stream has a shared receive queue", ErrInvalid)
-	}
-	if q.life.Load().ended() {
-		return q.life.closedErr()
-	}
-	if q.life.peerEnd.has() {
-		return ErrPeerClosed
-	}
-	w, err := newRecvWQE(&wr, &q.mem)
-	if err != nil {
-		return err
-	}
-	if err := q.rq.post(w); err != nil {
-		freeRecvWQE(w)
-		return err
-	}
-	if q.life.peerEnd.has() || q.life.Load() == lifeFlushed {
-		q.flushRecvs()
-	}
-	return nil
-}
+func (q *QueuePair) PostRecv(wr RecvWR) error { return q.recvs.post(&wr) }
 
 func newRecvWQE(wr *RecvWR, mem *memory) (*recvWQE, error) {
 	n, err := mem.checkList(wr.SG)
@@ -123,27 +98,4 @@ func newRecvWQE(wr *RecvWR, mem *memory) (*recvWQE, error) {
 	w.id, w.length = wr.ID, n
 	w.nsg = copy(w.sg[:], wr.SG)
 	return w, nil
-}
-
-// flushRecvs completes the remaining receives with StatusFlushed, and calls the handler. The end of
-// the stream and a PostRecv may call flushRecvs concurrently; completions still follow the order of
-// posting. The caller must hold no role of frameio, because the handler may post.
-func (q *QueuePair) flushRecvs() {
-	q.flushing.Lock()
-	q.flushRecvsLocked()
-	q.flushing.Unlock()
-	q.recvCQ.deliver()
-}
-
-func (q *QueuePair) flushRecvsLocked() {
-	q.flushSource()
-	for {
-		w, ok := q.rq.take()
-		if !ok {
-			return
-		}
-		c := Completion{ID: w.id, QP: q, Op: OpRecv, Status: StatusFlushed}
-		freeRecvWQE(w)
-		q.recvCQ.push(&c)
-	}
 }

@@ -61,9 +61,8 @@ func addSegment(to *placer.Predictions, n int, place []byte) bool {
 // after a Write may be in use, so Writes are not predicted. Instead, Predict looks ahead at the
 // headers of arrived Writes.
 func (w *frames) Predict(to *placer.Predictions) {
-	q := (*QueuePair)(w)
-	r := &q.rx
-	if q.life.Load().ended() || !r.first || r.dec.Markers {
+	r := (*receiver)(w)
+	if r.life.Load().ended() || !r.first || r.dec.Markers {
 		return
 	}
 	r.sendGuess = 0
@@ -71,28 +70,27 @@ func (w *frames) Predict(to *placer.Predictions) {
 		to.Max = maxVerified
 	}
 	var lent RecvGuess
-	if q.supply != nil {
-		lent = q.supply.Guess()
+	if r.box.recvs.supply != nil {
+		lent = r.box.recvs.supply.Guess()
 	}
 	switch {
 	case lent.Open > 0 || lent.Size > 0:
-		q.predictSource(to, lent)
+		r.predictSource(to, lent)
 	case r.longOp == rdmap.ReadResponse && !r.dec.CRC:
-		q.predictReads(to)
+		r.predictReads(to)
 	case r.dec.CRC:
-	case r.longOp.IsSend() && q.predictSend(to):
+	case r.longOp.IsSend() && r.predictSend(to):
 	case r.longOp == rdmap.Write || !r.Open():
-		q.seeWrites(to)
+		r.seeWrites(to)
 	}
 }
 
 // predictSource predicts the rest of the current message, and the following messages, in the memory
 // named by lent.
-func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
-	r := &q.rx
-	if r.recv != nil {
-		at, last := q.sendEnd()
-		if !last && !q.predictRest(to, at, lent.Open) {
+func (r *receiver) predictSource(to *placer.Predictions, lent RecvGuess) {
+	if r.box.recv != nil {
+		at, last := r.sendEnd()
+		if !last && !r.predictRest(to, at, lent.Open) {
 			return
 		}
 	}
@@ -105,7 +103,7 @@ func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 	}
 	come := math.MaxInt
 	if lent.Partial < len(lent.Payload)/lent.Size {
-		come = q.link.fc.Pending()
+		come = r.link.fc.Pending()
 	}
 	for p := lent.Payload; len(p) >= lent.Size; p = p[lent.Size:] {
 		if !to.Try(func() bool {
@@ -130,8 +128,7 @@ func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 
 // sendEnd returns the offset where the current message on queue 0 continues after the current
 // segment, and whether the current segment is the last.
-func (q *QueuePair) sendEnd() (at int, last bool) {
-	r := &q.rx
+func (r *receiver) sendEnd() (at int, last bool) {
 	if r.Open() && r.seg.op.IsSend() {
 		return int(r.seg.un.MO) + r.seg.size, r.seg.last
 	}
@@ -141,20 +138,19 @@ func (q *QueuePair) sendEnd() (at int, last bool) {
 
 // predictRest predicts the rest of the current message from offset at on, assuming a message of
 // size bytes. It returns false if later segments cannot be predicted.
-func (q *QueuePair) predictRest(to *placer.Predictions, at, size int) bool {
-	r := &q.rx
+func (r *receiver) predictRest(to *placer.Predictions, at, size int) bool {
 	if r.fullSend == 0 {
 		return false
 	}
-	return q.predictList(to, ddp.UntaggedLen, r.recv.sg[:r.recv.nsg], at, size, r.fullSend)
+	return r.predictList(to, ddp.UntaggedLen, r.box.sg(), at, size, r.fullSend)
 }
 
 // predictList predicts segments with full bytes of payload each, for the bytes at to size-1 of a
 // list. It returns false unless all were predicted.
-func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at, size, full int) bool {
+func (r *receiver) predictList(to *placer.Predictions, header int, sg []SGE, at, size, full int) bool {
 	for at < size {
 		n := min(full, size-at)
-		ref, _ := q.mem.pieceOf(sg, uint64(at), uint64(n))
+		ref, _ := r.mem.pieceOf(sg, uint64(at), uint64(n))
 		if b := to.Pin(ref, n); b == nil || !addSegment(to, header, b) {
 			return false
 		}
@@ -165,14 +161,13 @@ func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at
 
 // predictSend predicts the rest of the current message, assuming the length of the last message of
 // several segments. It returns false if nothing was predicted.
-func (q *QueuePair) predictSend(to *placer.Predictions) bool {
-	r := &q.rx
-	at, last := q.sendEnd()
-	if last || r.recv == nil || q.supply != nil {
+func (r *receiver) predictSend(to *placer.Predictions) bool {
+	at, last := r.sendEnd()
+	if last || r.box.recv == nil || r.box.recvs.supply != nil {
 		return false
 	}
-	r.sendGuess = uint32(min(uint64(r.lastSend), r.recv.length))
-	q.predictRest(to, at, int(r.sendGuess))
+	r.sendGuess = uint32(min(uint64(r.lastSend), r.box.size()))
+	r.predictRest(to, at, int(r.sendGuess))
 	return to.Len() > 0
 }
 
@@ -180,19 +175,18 @@ func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 // of a segment with n bytes of payload. The prediction was wrong if the segment belongs to another
 // message, or ends the message early. The caller then takes back the bytes read after the segment
 // before delivering the message.
-func (q *QueuePair) sendMissed(u []byte, n int) bool {
-	if q.rx.sendGuess == 0 {
+func (r *receiver) sendMissed(u []byte, n int) bool {
+	if r.sendGuess == 0 {
 		return false
 	}
 	h, _, err := ddp.ParseUntagged(u)
-	return err != nil || h.Last && int(h.MO)+n != int(q.rx.sendGuess)
+	return err != nil || h.Last && int(h.MO)+n != int(r.sendGuess)
 }
 
 // predictReads predicts the rest of the current Read Response and the following responses.
-func (q *QueuePair) predictReads(to *placer.Predictions) {
-	r := &q.rx
+func (r *receiver) predictReads(to *placer.Predictions) {
 	off := 0
-	if p := q.reads.Front(); p != nil {
+	if p := r.reads.Front(); p != nil {
 		off = int(p.got)
 		if s := &r.seg; r.Open() && s.op == rdmap.ReadResponse {
 			off += s.size
@@ -200,11 +194,11 @@ func (q *QueuePair) predictReads(to *placer.Predictions) {
 	}
 	full := cmp.Or(r.fullResponse, mpa.MaxSendULPDU-ddp.TaggedLen)
 	for i := 0; ; i++ {
-		p := q.reads.At(i)
+		p := r.reads.At(i)
 		if p == nil || p.w == nil || p.atomic || r.fullResponse == 0 && int(p.size)-off > full {
 			return
 		}
-		if off < int(p.size) && !q.predictList(to, ddp.TaggedLen, p.w.sg[:p.w.nsg], off, int(p.size), full) {
+		if off < int(p.size) && !r.predictList(to, ddp.TaggedLen, p.w.sg[:p.w.nsg], off, int(p.size), full) {
 			return
 		}
 		off = 0
@@ -216,16 +210,15 @@ func (q *QueuePair) predictReads(to *placer.Predictions) {
 // other message, because another message may change access rights, and at a short segment, because
 // copying a short segment from staging is cheaper. If stops are frequent, seeWrites is tried less
 // often.
-func (q *QueuePair) seeWrites(to *placer.Predictions) {
-	r := &q.rx
+func (r *receiver) seeWrites(to *placer.Predictions) {
 	if !r.see.Worth() {
 		return
 	}
-	come := q.link.fc.Ahead()
+	come := r.link.fc.Ahead()
 	var b [mpa.LengthLen + ddp.TaggedLen]byte
 	for {
 		at := to.Next()
-		if at+len(b) > come || !q.link.fc.LookAhead(at, b[:]) {
+		if at+len(b) > come || !r.link.fc.LookAhead(at, b[:]) {
 			return
 		}
 		h, n, err := ddp.ParseTagged(b[mpa.LengthLen:])
@@ -234,7 +227,7 @@ func (q *QueuePair) seeWrites(to *placer.Predictions) {
 		if err != nil || f != rdmap.OK || op != rdmap.Write || size < longMin {
 			break
 		}
-		ref, out := q.mem.access(h.STag, h.TO, uint64(size), regmem.RemoteWrite)
+		ref, out := r.mem.access(h.STag, h.TO, uint64(size), regmem.RemoteWrite)
 		if out != regmem.OK {
 			break
 		}

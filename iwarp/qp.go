@@ -3,11 +3,8 @@ package iwarp
 import (
 	"fmt"
 	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"viaduct/internal/frameio"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/samehost"
 )
@@ -18,16 +15,14 @@ import (
 // After Close, or after the stream has ended, the errors of the methods match ErrClosed (and so
 // net.ErrClosed). [QueuePair.Err] returns the reason for the end.
 type QueuePair struct {
-	// A QueuePair has many methods, because both the consumer and frameio are callers. Each file
-	// holds the methods for a part of the stream, for example the send queue.
+	// The methods of a QueuePair are for the consumer, for start-up, and for the end. Everything
+	// else belongs to a part: shared and its fields, and the four parts that move messages.
 
 	shared
-	recvCQ *CompletionQueue
-
-	receives
 	sends sendQueue
+	recvs receives
 	tx    sender
-	rx    rxState
+	rx    receiver
 }
 
 // shared is the state that the parts of a stream have in common. Each part that needs the state has
@@ -46,45 +41,22 @@ type shared struct {
 	inbound inboundRing  // the Reads and Atomics of the peer
 }
 
-// engine is the QueuePair as a [frameio.Protocol], called in the roles of frameio.
-type engine QueuePair
-
-var (
-	_ frameio.Protocol = (*engine)(nil)
-	_ frameio.Planner  = (*engine)(nil)
-)
-
-// Fill implements [frameio.Protocol].
-func (e *engine) Fill(b *frameio.Batch) { e.tx.fill(b) }
-
-// Sent implements [frameio.Protocol].
-func (e *engine) Sent() { e.tx.sent() }
-
-// receives holds the buffers for received messages: the stream's own queue, a shared queue, or a
-// source of memory for arriving messages.
-type receives struct {
-	rq       recvQueue
-	srq      *SharedReceiveQueue
-	srqHeld  atomic.Int64
-	supply   RecvSource  // used instead of posted receives, or nil
-	flushed  atomic.Bool // flushSource has run
-	flushing sync.Mutex  // held from taking a receive until its flushed completion is published
-}
-
 // newQueuePair returns a stream without a connection. The stream keeps cfg; nobody else may use
 // cfg.
 func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	q := &QueuePair{recvCQ: cfg.RecvCQ}
+	q := new(QueuePair)
 	q.qp, q.set, q.ext, q.mem, q.link.cfg = q, cfg.settings(), cfg.extensions(), newMemory(cfg.PD), cfg
 	q.active.born = time.Now()
 	q.life.link, q.life.log, q.life.down = &q.link, cfg.logger(), q.tearDown
-	q.supply, q.srq, q.rq.depth = cfg.Source, cfg.SRQ, cfg.RecvDepth
+	q.recvs.shared, q.recvs.cq = &q.shared, cfg.RecvCQ
+	q.recvs.supply, q.recvs.srq, q.recvs.rq.depth = cfg.Source, cfg.SRQ, cfg.RecvDepth
 	q.sends.shared, q.sends.cq = &q.shared, cfg.SendCQ
 	q.sends.work.OnDone, q.sends.work.OnDones = q.sends.done, q.sends.publish
 	q.tx.shared, q.tx.queue, q.tx.lends = &q.shared, &q.sends, cfg.Source != nil
+	q.rx.shared, q.rx.sends, q.rx.box.recvs = &q.shared, &q.sends, &q.recvs
 	q.reads.Init(max(int(cfg.ord()), 1))
 	q.reads.limit.Store(int32(cfg.ord()))
 	if err := q.mem.dev.add(q); err != nil {
@@ -104,15 +76,15 @@ func (q *QueuePair) attach() (err error) {
 			return err
 		}
 	}
-	if q.recvCQ == nil {
-		if q.recvCQ, err = q.mem.dev.NewCQ(q.rq.depth); err != nil {
+	if q.recvs.cq == nil {
+		if q.recvs.cq, err = q.mem.dev.NewCQ(q.recvs.rq.depth); err != nil {
 			return err
 		}
 	}
 	if err := q.sends.cq.attach(q, q.set.sendDepth); err != nil {
 		return err
 	}
-	if err := q.recvCQ.attach(q, q.rq.depth); err != nil {
+	if err := q.recvs.cq.attach(q, q.recvs.rq.depth); err != nil {
 		q.sends.cq.detach(q, q.set.sendDepth)
 		return err
 	}
@@ -123,7 +95,7 @@ func (q *QueuePair) attach() (err error) {
 func (q *QueuePair) SendCQ() *CompletionQueue { return q.sends.cq }
 
 // RecvCQ returns the completion queue of the receive queue.
-func (q *QueuePair) RecvCQ() *CompletionQueue { return q.recvCQ }
+func (q *QueuePair) RecvCQ() *CompletionQueue { return q.recvs.cq }
 
 // PD returns the Protection Domain of the stream.
 func (q *QueuePair) PD() *ProtectionDomain { return q.mem.pd }

@@ -11,105 +11,93 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// rxState is the state of receiving. There is no lock, because only the holder of frameio's receive
-// role uses the state.
-type rxState struct {
+// A receiver handles received FPDUs: it judges each segment, puts the payload into place, and
+// completes messages. There is no lock, because only the holder of frameio's receive role uses a
+// receiver.
+type receiver struct {
+	*shared
+	sends *sendQueue // completes Reads and Atomics
+
 	placer.Placer
-	dec    mpa.Decoder
-	queues [4]ddp.Queue // untagged queues, by queue number
-	first  bool         // whether the first FPDU has arrived
-	kick   bool         // whether received messages allow the send role to continue
-	op     rdmap.Opcode // opcode of the current message on queue 0
-	// First header of the current message. The RsvdULP of later headers is not used. [DDP-4.3-4]
-	// [I-47]
-	head   ddp.Untagged
-	recv   *recvWQE     // receive of the current message on queue 0
-	done   []Completion // completions of receives that publish has not published
-	far    *farWrites   // nil while the device has no far regions
-	seg    segment      // the current segment, or the last one
-	staged int          // bytes read and not handled, during a call of the source
-	next   []byte       // the first of the staged bytes, during a call of the source
+	dec       mpa.Decoder
+	responder *mpa.Responder // nil for an Initiator, and after the first FPDU
+	queues    [4]ddp.Queue   // untagged queues, by queue number
+	first     bool           // whether the first FPDU has arrived
+	kick      bool           // whether received messages allow the send role to continue
+	seg       segment        // the current segment, or the last one
+	box       inbox          // the current message on queue 0
+	far       *farWrites     // nil while the device has no far regions
+	unread    *unread        // reports to the source, or nil without a source
 	guess
 }
 
-// Receive implements [frameio.Protocol]: it handles the FPDUs at the front of p. After the end of
-// the stream, Receive drops all bytes.
-func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
-	q := (*QueuePair)(e)
-	r := &q.rx
-	if q.life.Load().ended() {
+// receive handles the FPDUs at the front of p, as [frameio.Protocol] requires. After the end of the
+// stream, receive drops all bytes.
+func (r *receiver) receive(p []byte, mayPlan bool) (n, missing int, err error) {
+	if r.life.Load().ended() {
 		// tearDown waits for the receive role once. After that, posted and completed requests
 		// belong to tearDown.
 		r.Drop()
 		return len(p), 0, nil
 	}
-	if r.far == nil && q.mem.dev.far.Load() {
+	if r.far == nil && r.mem.dev.far.Load() {
 		r.far = new(farWrites)
 	}
-	n, missing, err = r.Placer.Receive(p, mayPlan)
-	q.placePostponed()
+	n, missing, err = r.Receive(p, mayPlan)
+	r.placePostponed()
 	r.far.taking(nil)
-	if q.life.Load().ended() {
+	if r.life.Load().ended() {
 		n, missing = len(p), 0
 		r.Drop()
 	}
-	q.publish()
+	r.publish()
 	return n, missing, err
 }
 
-// Plan implements [frameio.Planner]: it adds the memory for the missing and for the predicted
-// payload.
-func (e *engine) Plan(p *frameio.Plan) error {
-	e.rx.Plan(p)
-	return nil
-}
-
-// Landed implements [frameio.Planner]: it handles the bytes read into planned memory.
-func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
-	q := (*QueuePair)(e)
-	if q.rx.Missing() > 0 {
-		q.active.note()
+// landed handles the bytes read into planned memory, as [frameio.Planner] requires.
+func (r *receiver) landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
+	if r.Missing() > 0 {
+		r.active.note()
 	}
-	taken, missing, err = q.rx.Landed(p, frame, behind)
+	taken, missing, err = r.Landed(p, frame, behind)
 	if len(p.Predicted) > 0 {
-		q.publish()
+		r.publish()
 	}
 	return taken, missing, err
 }
 
-// Drained implements [frameio.Protocol]. It does nothing, because iWARP sends no acknowledgements.
-func (e *engine) Drained() {}
-
 // publish publishes the results of a read: completions, and requests to answer. It also releases
 // the placer's pin.
-func (q *QueuePair) publish() {
-	r := &q.rx
-	if !q.link.fc.Polled() {
-		q.active.note()
+func (r *receiver) publish() {
+	if !r.link.fc.Polled() {
+		r.active.note()
 	}
 	r.LetGo()
 	if !r.Open() {
 		r.seg.u = nil
 	}
-	if len(r.done) > 0 {
-		q.recvCQ.pushAll(r.done)
-		// Stale entries of the array refer only to this stream and keep nothing else alive.
-		r.done = r.done[:0]
-	}
+	r.box.publish()
 	if r.kick {
 		r.kick = false
-		q.link.fc.Kick()
+		r.link.fc.Kick()
 	}
+}
+
+// atRest reports whether no message of the peer has begun and not ended, and no Read of ours waits
+// for an answer.
+func (r *receiver) atRest() bool {
+	_, open := r.queues[rdmap.QueueSend].Open()
+	return !open && r.reads.Len() == 0
 }
 
 // badFPDU ends the stream after an invalid FPDU. A Responder cannot send a Terminate before
 // receiving a valid FPDU. [MPA-8-2] [MPA-8-9] [MPA-8-10] [I-23] [I-38]
-func (q *QueuePair) badFPDU(err error) {
+func (r *receiver) badFPDU(err error) {
 	code := mpa.CodeCRC
 	if me, ok := errors.AsType[*mpa.Error](err); ok {
 		code = me.Code
 	}
-	if ce, ok := errors.AsType[*mpa.CRCError](err); ok && !q.rx.first && ce.Field == 0 {
+	if ce, ok := errors.AsType[*mpa.CRCError](err); ok && !r.first && ce.Field == 0 {
 		// Linux sends the Terminate of a failed start-up without CRC, so this FPDU may be such a
 		// Terminate. [I-31]
 		if h, n, perr := ddp.ParseUntagged(ce.ULPDU); perr == nil && h.QN == rdmap.QueueTerminate {
@@ -118,22 +106,22 @@ func (q *QueuePair) badFPDU(err error) {
 			}
 		}
 	}
-	q.life.fault(rdmap.TerminateMPA(uint8(code)), err)
+	r.life.fault(rdmap.TerminateMPA(uint8(code)), err)
 }
 
 // firstFPDU allows a Responder to send FPDUs, because u, the first FPDU of the peer, has arrived.
 // swallow is true if u is a ready message, so that u must not use up a receive. [MPA-7.1.2-15]
 // [I-08] [I-21]
-func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
-	if q.link.responder == nil {
+func (r *receiver) firstFPDU(u []byte) (swallow bool) {
+	if r.responder == nil {
 		return false
 	}
 	kind := rtrKind(u)
-	rtr := q.link.responder.FirstFPDU(kind)
-	q.link.responder = nil
-	q.life.firstCame()
-	q.life.open.Store(true)
-	q.rx.kick = true
+	rtr := r.responder.FirstFPDU(kind)
+	r.responder = nil
+	r.life.firstCame()
+	r.life.open.Store(true)
+	r.kick = true
 	return rtr && kind == mpa.RTRSend
 }
 

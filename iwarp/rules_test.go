@@ -538,17 +538,17 @@ func TestInvalidateCrossing(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.closed.Store(true) // another goroutine is about to remove the window
-		if got := q.invalidateByPeer(w.STag()); got == strict {
+		if got := q.rx.invalidateByPeer(w.STag()); got == strict {
 			t.Errorf("strict %t: taken %t", strict, got)
 		}
 		w.closed.Store(false)
-		if !q.invalidateByPeer(w.STag()) || w.Valid() {
+		if !q.rx.invalidateByPeer(w.STag()) || w.Valid() {
 			t.Errorf("strict %t: an open window is not closed", strict)
 		}
-		if got := q.invalidateByPeer(w.STag()); got == strict {
+		if got := q.rx.invalidateByPeer(w.STag()); got == strict {
 			t.Errorf("strict %t: a window of before is taken %t", strict, got)
 		}
-		if q.invalidateByPeer(mr.STag()) {
+		if q.rx.invalidateByPeer(mr.STag()) {
 			t.Error("a region is closed by the peer")
 		}
 	}
@@ -606,7 +606,7 @@ func TestPlanRest(t *testing.T) {
 				s := &q.rx.seg
 				was := *s
 				*s = segment{op: rdmap.Send, size: 1800}
-				q.rx.recv = q.takeRecv()
+				q.rx.box.recv = q.recvs.next(nil, 0, false)
 				q.rx.Take(placer.Frame{Size: 1800, Trailer: 4}, make([]byte, 500))
 				var p frameio.Plan
 				if q.rx.Plan(&p); p.Guarded != (guarded[0] || guarded[1]) || len(p.Frame) != 2 ||
@@ -640,7 +640,7 @@ func TestPlanRest(t *testing.T) {
 			s := &q.rx.seg
 			was := *s
 			*s = segment{op: rdmap.Send, size: 1800}
-			q.rx.recv = q.takeRecv()
+			q.rx.box.recv = q.recvs.next(nil, 0, false)
 			q.rx.Take(placer.Frame{Size: 1800, Trailer: 4}, make([]byte, 500))
 			q.rx.LetGo()
 			var p frameio.Plan

@@ -20,32 +20,30 @@ const longMin = 8 << 10
 type messageType struct {
 	// begin checks a segment before the first byte is placed. A refused segment has changed nothing
 	// of importance, so the check may be repeated after verifying the CRC.
-	begin func(q *QueuePair, s *segment) refusal
+	begin func(r *receiver, s *segment) refusal
 
 	// target pins the memory for the payload from offset off on, at most n bytes. If target is nil,
 	// end reads the payload from the staged segment.
-	target func(q *QueuePair, s *segment, off, n uint64) (regmem.Ref, regmem.Outcome)
+	target func(r *receiver, s *segment, off, n uint64) (regmem.Ref, regmem.Outcome)
 
 	// end handles a segment after all payload was placed.
-	end func(q *QueuePair, s *segment)
+	end func(r *receiver, s *segment)
 
 	// fail ends the stream because memory became inaccessible after begin.
-	fail func(q *QueuePair, s *segment, out regmem.Outcome, err error)
+	fail func(r *receiver, s *segment, out regmem.Outcome, err error)
 }
 
 // A segment is the received DDP segment being handled.
 type segment struct {
 	op     rdmap.Opcode
-	last   bool         // last segment of the message
-	tagged ddp.Tagged   // header, if op is a tagged opcode
-	un     ddp.Untagged // header, if op is an untagged opcode
-	u      []byte       // arrived part of the ULPDU, at least its headers
-	size   int          // size of the payload in bytes
-	at     []byte       // memory of the payload, if it is contiguous and pinned; otherwise nil
-
-	// The following fields are set only for a segment with payload read directly into place.
-	crc uint32                // CRC of the headers
-	hdr [ddp.UntaggedLen]byte // memory to which u is copied
+	last   bool                  // last segment of the message
+	hdr    [ddp.UntaggedLen]byte // memory to which u is copied, if the payload is read into place
+	un     ddp.Untagged          // header, if op is an untagged opcode
+	tagged ddp.Tagged            // header, if op is a tagged opcode
+	u      []byte                // arrived part of the ULPDU, at least its headers
+	size   int                   // size of the payload in bytes
+	at     []byte                // memory of the payload, if it is contiguous and pinned; otherwise nil
+	crc    uint32                // CRC of the headers, if the payload is read into place
 }
 
 // payload returns the arrived part of the payload.
@@ -69,7 +67,7 @@ func (f refusal) ok() bool { return f == refusal{} }
 // version, the queue number, the RDMAP version and the opcode, in the given order; the opcode's
 // messageType checks the rest. [DDP-4.1-1] [DDP-4.1-2] [DDP-7.1-1] [RDMAP-7.2-1] [I-42] [I-47]
 // [I-48]
-func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
+func (s *segment) parse(u []byte, n int, ext rdmap.Extensions) (f refusal) {
 	s.u, s.at = u, nil
 	var hl int
 	if ddp.IsTagged(u[0]) {
@@ -87,19 +85,19 @@ func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 	}
 	s.size, s.last = n-hl, s.un.Last
 	// This fault is reported before a fault of RDMAP. [DDP-7.1-1]
-	f.ddp = rdmap.CheckQueue(s.un.QN, q.ext)
-	s.op, f.rdmap = rdmap.CheckUntagged(s.un, s.size, q.ext) // [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6]
+	f.ddp = rdmap.CheckQueue(s.un.QN, ext)
+	s.op, f.rdmap = rdmap.CheckUntagged(s.un, s.size, ext) // [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6]
 	return f
 }
 
 // refuse ends the stream because of fault f in the segment. Both ULPs get the error. If the message
 // was too long, its receive completes with StatusLength. [DDP-8.3-4] [SEC-6.1.1-6] [RDMAPX-6.1-2]
 // [RDMAPX-8.1-2] [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3] [RDMAP-7.1-4]
-func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
+func (r *receiver) refuse(s *segment, f refusal, cause error) {
 	// s is a Send, because the length of no other message depends on a buffer. [RDMAP-5.3-4]
 	// [DDP-1.2-1]
 	if f.ddp == ddp.MessageTooLong {
-		q.completeRecv(StatusLength, 0)
+		r.box.complete(StatusLength, 0)
 	}
 	var t rdmap.Terminate
 	if f.ddp != ddp.OK {
@@ -108,11 +106,11 @@ func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 		t = rdmap.TerminateRDMAP(f.rdmap, s.u)
 	}
 	t.SegLen = uint16(len(t.DDP) + s.size) // [RDMAP-4.8-6]
-	q.life.fault(t, cause)
+	r.life.fault(t, cause)
 }
 
-// frames is the QueuePair as a [placer.Wire], interpreting received FPDUs.
-type frames QueuePair
+// frames is the receiver as a [placer.Wire], interpreting received FPDUs.
+type frames receiver
 
 var _ placer.Wire = (*frames)(nil)
 
@@ -120,25 +118,24 @@ var _ placer.Wire = (*frames)(nil)
 // FPDU may be begun before complete arrival. Bytes after the end of the stream are ignored.
 // [DDP-7.1-16] [MPA-8-8]
 func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []byte, ok bool, err error) {
-	q := (*QueuePair)(w)
-	r := &q.rx
-	if q.life.Load().ended() {
+	r := (*receiver)(w)
+	if r.life.Load().ended() {
 		return 0, nil, false, nil
 	}
-	if q.supply != nil && q.full(p, len(p)) {
+	if r.box.recvs.supply != nil && r.full(p, len(p)) {
 		return 0, nil, false, frameio.ErrEnough
 	}
 	u, n, err := r.dec.Next(p)
 	switch {
 	case err != nil: // [MPA-6-1] [MPA-6-5]
-		q.placePostponed() // the postponed segments precede the invalid FPDU
-		q.badFPDU(err)
+		r.placePostponed() // the postponed segments precede the invalid FPDU
+		r.badFPDU(err)
 		return 0, nil, false, nil
 	case n == 0:
-		if !early || q.placePostponed() {
+		if !early || r.placePostponed() {
 			return 0, nil, false, nil
 		}
-		payload, ok = q.beginLong(p, longMin, nil, f) // [I-22]
+		payload, ok = r.beginLong(p, longMin, nil, f) // [I-22]
 		if ok {
 			n = len(p)
 		}
@@ -147,48 +144,48 @@ func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []b
 	if !r.dec.Markers {
 		r.far.taking(p)
 	}
-	payload, ok = q.fpdu(u, f) // [DDP-3-4] [DDP-3-8]
+	payload, ok = r.fpdu(u, f) // [DDP-3-4] [DDP-3-8]
 	return n, payload, ok, nil // [MPA-3-8]
 }
 
 // fpdu begins a valid FPDU with the ULPDU u. ok is false if fpdu has handled the FPDU completely.
-func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
-	q.active.received.Add(1)
+func (r *receiver) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
+	r.active.received.Add(1)
 	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
-		q.placePostponed()
-		q.life.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
+		r.placePostponed()
+		r.life.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
 		return nil, false
 	}
 	swallow := false
-	if !q.rx.first {
-		q.rx.first = true
-		swallow = q.firstFPDU(u)
+	if !r.first {
+		r.first = true
+		swallow = r.firstFPDU(u)
 	}
-	s := &q.rx.seg
-	if f := q.parse(s, u, len(u)); !f.ok() {
-		if !q.placePostponed() {
-			q.refuse(s, f, nil)
+	s := &r.seg
+	if f := s.parse(u, len(u), r.ext); !f.ok() {
+		if !r.placePostponed() {
+			r.refuse(s, f, nil)
 		}
 		return nil, false
 	}
-	q.count(s)
+	r.stats.received(s)
 	if swallow { // a ready message, which uses up no receive [I-08]
-		q.rx.queues[rdmap.QueueSend].Placed(s.un, 0)
+		r.queues[rdmap.QueueSend].Placed(s.un, 0)
 		return nil, false
 	}
-	if q.mem.dev.far.Load() && q.postpone(s) {
+	if r.far != nil && r.postpone(s) {
 		return nil, false
 	}
-	return q.judge(s, f)
+	return r.judge(s, f)
 }
 
 // judge begins to place a completely arrived segment. ok is false if the segment was refused, or
 // needed no step of the placer: there is no payload, or the memory is known. The shortcut pays
 // because most messages are short, and the steps of the placer cost some 20 ns for each message.
-func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool) {
+func (r *receiver) judge(s *segment, frame *placer.Frame) (payload []byte, ok bool) {
 	t := &messageTypes[s.op]
-	if r := t.begin(q, s); r != (refusal{}) {
-		q.refuse(s, r, nil)
+	if f := t.begin(r, s); !f.ok() {
+		r.refuse(s, f, nil)
 		return nil, false
 	}
 	if t.target == nil || s.at != nil || s.size == 0 { // no step is left for the placer
@@ -196,17 +193,16 @@ func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool)
 			copy(s.at, s.payload())
 			s.at = nil // the pin may be released
 		}
-		t.end(q, s)
+		t.end(r, s)
 		return nil, false
 	}
 	payload = s.payload()
-	f.Begin(len(payload), 0, nil)
+	frame.Begin(len(payload), 0, nil)
 	return payload, true
 }
 
-// count adds a received segment to the statistics of the stream.
-func (q *QueuePair) count(s *segment) {
-	c := &q.stats
+// received adds a received segment to the statistics of the stream.
+func (c *counters) received(s *segment) {
 	c.recvBytes.Add(uint64(s.size))
 	if s.last {
 		c.recvMessages.Add(1)
@@ -224,30 +220,29 @@ func (q *QueuePair) count(s *segment) {
 // path finds and reports the fault. at is the memory into which the payload after p was already
 // read, or nil. ok is false too if the payload in at belongs elsewhere, because moving the payload
 // could overwrite later payload. [I-22] [MPA-4.4-8]
-func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (payload []byte, ok bool) {
-	r := &q.rx
+func (r *receiver) beginLong(p []byte, least int, at []byte, f *placer.Frame) (payload []byte, ok bool) {
 	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
 		return nil, false
 	}
 	ulpdu := r.dec.Foresee(p)
 	u := p[mpa.LengthLen:]
 	hl := ddp.HeaderLen(u[0])
-	if ulpdu-len(u) < least || r.dec.CRC && (q.supply == nil || ddp.IsTagged(u[0])) {
+	if ulpdu-len(u) < least || r.dec.CRC && (r.box.recvs.supply == nil || ddp.IsTagged(u[0])) {
 		return nil, false
 	}
 	s := &r.seg
-	if f := q.parse(s, u, ulpdu); !f.ok() { // also if the header has not arrived completely
+	if f := s.parse(u, ulpdu, r.ext); !f.ok() { // also if the header has not arrived completely
 		return nil, false
 	}
 	t := &messageTypes[s.op]
-	if t.target == nil || !t.begin(q, s).ok() || q.far(s) {
+	if t.target == nil || !t.begin(r, s).ok() || r.isFar(s) {
 		return nil, false
 	}
-	if at != nil && !q.belongs(t, s, uint64(len(u)-hl), at) {
+	if at != nil && !r.belongs(t, s, uint64(len(u)-hl), at) {
 		return nil, false
 	}
-	q.active.received.Add(1)
-	q.count(s)
+	r.active.received.Add(1)
+	r.stats.received(s)
 	s.crc = mpa.CRC(0, p[:mpa.LengthLen+hl])
 	s.u = s.hdr[:copy(s.hdr[:], u[:hl])]
 	r.begun(s)
@@ -257,8 +252,8 @@ func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (
 
 // belongs reports whether the payload of a segment from offset off on belongs at the beginning of
 // at. It checks only the first contiguous piece of memory.
-func (q *QueuePair) belongs(t *messageType, s *segment, off uint64, at []byte) bool {
-	ref, out := t.target(q, s, off, uint64(len(at)))
+func (r *receiver) belongs(t *messageType, s *segment, off uint64, at []byte) bool {
+	ref, out := t.target(r, s, off, uint64(len(at)))
 	if out != regmem.OK {
 		return false
 	}
@@ -269,31 +264,31 @@ func (q *QueuePair) belongs(t *messageType, s *segment, off uint64, at []byte) b
 // Predicted implements [placer.Wire]. It begins the predicted segment if the header in p fits the
 // prediction; otherwise ok is false and nothing has changed.
 func (w *frames) Predicted(p, place []byte, come int, f *placer.Frame) (payload []byte, ok bool, err error) {
-	q := (*QueuePair)(w)
-	if q.life.Load().ended() || len(p) <= mpa.LengthLen {
+	r := (*receiver)(w)
+	if r.life.Load().ended() || len(p) <= mpa.LengthLen {
 		return nil, false, nil
 	}
-	_, ulpdu, err := q.rx.dec.Need(p)
-	if err != nil || mpa.LengthLen+ulpdu != len(p)+len(place) || q.sendMissed(p[mpa.LengthLen:], len(place)) ||
-		q.full(p, come) {
+	_, ulpdu, err := r.dec.Need(p)
+	if err != nil || mpa.LengthLen+ulpdu != len(p)+len(place) || r.sendMissed(p[mpa.LengthLen:], len(place)) ||
+		r.full(p, come) {
 		return nil, false, nil
 	}
-	payload, ok = q.beginLong(p, 1, place, f)
+	payload, ok = r.beginLong(p, 1, place, f)
 	return payload, ok, nil
 }
 
 // Target implements [placer.Wire]. If the memory is not accessible any more, Target ends the stream
 // and returns empty memory, so that the bytes are dropped.
 func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
-	q := (*QueuePair)(w)
-	s := &q.rx.seg
+	r := (*receiver)(w)
+	s := &r.seg
 	t := &messageTypes[s.op]
-	if q.life.Load().ended() {
+	if r.life.Load().ended() {
 		return regmem.Ref{} // the bytes are read and dropped, so that our Terminate arrives [I-36]
 	}
-	ref, out := t.target(q, s, uint64(off), uint64(n))
+	ref, out := t.target(r, s, uint64(off), uint64(n))
 	if out != regmem.OK {
-		t.fail(q, s, out, nil)
+		t.fail(r, s, out, nil)
 		return regmem.Ref{}
 	}
 	return ref
@@ -301,36 +296,36 @@ func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
 
 // Lost implements [placer.Wire]. It ends the stream, because memory of the current segment faulted.
 func (w *frames) Lost(err error) {
-	q := (*QueuePair)(w)
-	messageTypes[q.rx.seg.op].fail(q, &q.rx.seg, regmem.NoRegion, err)
+	r := (*receiver)(w)
+	messageTypes[r.seg.op].fail(r, &r.seg, regmem.NoRegion, err)
 }
 
 // End implements [placer.Wire]. It delivers a segment. If the segment was read into place and has a
 // CRC, End verifies the CRC first.
 func (w *frames) End(trailer []byte) error {
-	q := (*QueuePair)(w)
-	s := &q.rx.seg
-	if q.life.Load().ended() {
+	r := (*receiver)(w)
+	s := &r.seg
+	if r.life.Load().ended() {
 		return nil
 	}
 	if len(trailer) > 0 {
-		if err := q.verify(s, trailer); err != nil {
-			q.badFPDU(err)
+		if err := r.verify(s, trailer); err != nil {
+			r.badFPDU(err)
 			return nil
 		}
 	}
-	messageTypes[s.op].end(q, s)
+	messageTypes[s.op].end(r, s)
 	return nil
 }
 
 // verify checks the CRC of a segment read into place. Without CRCs, verify returns nil.
-func (q *QueuePair) verify(s *segment, trailer []byte) error {
-	if !q.rx.dec.CRC {
+func (r *receiver) verify(s *segment, trailer []byte) error {
+	if !r.dec.CRC {
 		return nil
 	}
 	crc := s.crc
 	for off := 0; off < s.size; {
-		ref, out := q.listTarget(s, uint64(off), uint64(s.size-off))
+		ref, out := r.listTarget(s, uint64(off), uint64(s.size-off))
 		if out != regmem.OK {
 			break // the CRC cannot match then
 		}
@@ -338,5 +333,5 @@ func (q *QueuePair) verify(s *segment, trailer []byte) error {
 		off += ref.Len()
 		ref.Release()
 	}
-	return q.rx.dec.Verify(crc, headerLen(s.op)+s.size, trailer)
+	return r.dec.Verify(crc, headerLen(s.op)+s.size, trailer)
 }

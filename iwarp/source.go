@@ -68,14 +68,13 @@ type Pending interface {
 // return the lent memory any more. A current message in the lent memory is moved to other memory.
 // After Reclaim has returned, nothing reads into the lent memory. Reclaim waits for a goroutine
 // that is receiving, but never for the peer.
-func (q *QueuePair) Reclaim() { q.link.fc.WithReceiver(q.reclaim) }
+func (q *QueuePair) Reclaim() { q.link.fc.WithReceiver(q.rx.reclaim) }
 
-func (q *QueuePair) reclaim() {
-	r := &q.rx
-	if q.life.Load().ended() || r.recv == nil {
+func (r *receiver) reclaim() {
+	if r.life.Load().ended() || r.box.recv == nil {
 		return
 	}
-	to := q.supply.Reclaim(r.recv.id)
+	to := r.box.recvs.supply.Reclaim(r.box.recv.id)
 	if to == nil {
 		return
 	}
@@ -83,29 +82,39 @@ func (q *QueuePair) reclaim() {
 	if r.Open() && r.seg.op.IsSend() {
 		n += uint32(r.Placed())
 	}
-	q.mem.move(to, r.recv.sg[:r.recv.nsg], uint64(n))
-	r.recv.reset()
-	r.recv.nsg = copy(r.recv.sg[:], to)
+	r.mem.move(to, r.box.sg(), uint64(n))
+	r.box.recv.reset()
+	r.box.recv.nsg = copy(r.box.recv.sg[:], to)
 }
 
 // full reports whether Receive should leave the next bytes unread. next holds the unread bytes;
 // staged is the number of arrived bytes. full is false inside a message, and if no source is set.
-func (q *QueuePair) full(next []byte, staged int) bool {
-	r := &q.rx
-	if q.supply == nil || r.recv != nil || !q.link.fc.Leaves() {
+func (r *receiver) full(next []byte, staged int) bool {
+	if r.box.recvs.supply == nil || r.box.recv != nil || !r.link.fc.Leaves() {
 		return false
 	}
-	r.staged, r.next = staged, next
-	full := q.supply.Full((*engine)(q))
-	r.next = nil
+	if r.dec.Markers {
+		next = nil
+	}
+	u := r.unread
+	u.staged, u.next = staged, next
+	full := r.box.recvs.supply.Full(u)
+	u.next = nil
 	return full
+}
+
+// An unread is the [Pending] during a call of RecvSource.Full.
+type unread struct {
+	link   *link
+	staged int    // bytes read and not handled
+	next   []byte // the first of the staged bytes, or nil on streams with markers
 }
 
 // IsSend implements [Pending]. It returns false if the opcode has not arrived, and on streams with
 // markers.
-func (e *engine) IsSend() bool {
-	p := e.rx.next
-	if e.rx.dec.Markers || len(p) < mpa.LengthLen+2 || ddp.IsTagged(p[mpa.LengthLen]) {
+func (u *unread) IsSend() bool {
+	p := u.next
+	if len(p) < mpa.LengthLen+2 || ddp.IsTagged(p[mpa.LengthLen]) {
 		return false
 	}
 	_, op := rdmap.ParseControl(p[mpa.LengthLen+1])
@@ -113,47 +122,4 @@ func (e *engine) IsSend() bool {
 }
 
 // Has implements [Pending]. It asks the kernel only if too few bytes are staged.
-func (e *engine) Has(n int) bool { return e.rx.staged >= n || e.rx.staged+e.link.fc.Pending() >= n }
-
-// nextRecv returns the receive for the next message, from the source. It returns nil if RecvDepth
-// completions are not polled, or if the source has no receive or an invalid one.
-func (q *QueuePair) nextRecv(head []byte, size int, last bool) *recvWQE {
-	if q.rq.used.Load() >= int64(q.rq.depth) {
-		return nil
-	}
-	wr, ok := q.supply.NextRecv(head, size, last)
-	if !ok {
-		return nil
-	}
-	w, err := newRecvWQE(&wr, &q.mem)
-	if err != nil {
-		return nil
-	}
-	q.rq.used.Add(1)
-	return w
-}
-
-// Deliver implements [frameio.Deliverer]: it calls the handlers of the completion queues. keep is
-// the answer of RecvSource.Keep, or false without a source.
-func (e *engine) Deliver() (keep bool) {
-	q := (*QueuePair)(e)
-	q.callHandlers()
-	return q.supply != nil && q.supply.Keep()
-}
-
-// callHandlers calls the handlers of the completion queues. The caller has no role of frameio.
-func (q *QueuePair) callHandlers() {
-	q.sends.cq.deliver()
-	if q.recvCQ != q.sends.cq {
-		q.recvCQ.deliver()
-	}
-}
-
-// flushSource reports, once, that no more messages will come, by a completion like for a flushed
-// receive. Without a source, flushSource does nothing.
-func (q *QueuePair) flushSource() {
-	if q.supply != nil && !q.flushed.Swap(true) {
-		q.rq.used.Add(1)
-		q.recvCQ.push(&Completion{QP: q, Op: OpRecv, Status: StatusFlushed})
-	}
-}
+func (u *unread) Has(n int) bool { return u.staged >= n || u.staged+u.link.fc.Pending() >= n }

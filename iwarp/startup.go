@@ -259,7 +259,7 @@ func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 
 // start binds the stream to its connection, before any FPDU can be sent or received.
 func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
-	q.link.conn, q.link.params, q.link.responder, q.link.initiator = nc, p, r, r == nil
+	q.link.conn, q.link.params, q.link.initiator = nc, p, r == nil
 	q.inbound.limit.Store(int32(p.IRD))
 	q.reads.limit.Store(min(int32(p.ORD), int32(q.link.cfg.ord())))
 	q.inbound.initFor(max(int(p.IRD), int(q.link.cfg.ird()), 1), q.ext.Atomic)
@@ -272,7 +272,10 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	} else {
 		t.refreshMSS()
 	}
-	q.rx.Wire = (*frames)(q)
+	q.rx.Wire, q.rx.responder = (*frames)(&q.rx), r
+	if q.recvs.supply != nil {
+		q.rx.unread = &unread{link: &q.link}
+	}
 	q.rx.dec = mpa.Decoder{CRC: p.CRC, Markers: p.RecvMarkers, Max: q.link.cfg.MaxFPDU}
 	for i := range t.msn {
 		first := ddp.MSN(max(q.link.cfg.firstMSN[i], uint32(ddp.FirstMSN)))

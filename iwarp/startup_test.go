@@ -262,7 +262,7 @@ func TestFirstFPDU(t *testing.T) {
 			if u := p.next(); hex.EncodeToString(u[:2]) != c.next {
 				t.Errorf("first FPDU of the Responder: %x", u)
 			}
-			if got := 1 - q.rq.wait.Len(); got != c.recv {
+			if got := 1 - q.recvs.rq.wait.Len(); got != c.recv {
 				t.Errorf("%d receives used up, want %d", got, c.recv)
 			}
 		})

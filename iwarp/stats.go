@@ -56,7 +56,7 @@ func (q *QueuePair) Stats() Stats {
 		ServedReads: c.servedReads.Load(), ServedReadBytes: c.servedBytes.Load(),
 		ServedAtomics: c.servedAtomics.Load(),
 		ReceivedEmpty: c.empty.Load(), ReceivedTiny: c.tiny.Load(), NoReceive: c.noReceive.Load(),
-		SRQTaken: c.srqTaken.Load(), SRQHeld: uint64(max(0, q.srqHeld.Load())),
+		SRQTaken: c.srqTaken.Load(), SRQHeld: uint64(max(0, q.recvs.srqHeld.Load())),
 		SendPosted:   q.sends.posted(),
 		LastActivity: q.active.last(),
 	}
