@@ -50,6 +50,46 @@ func TestPackaging(t *testing.T) {
 	}
 }
 
+// TestPackageSays: both descriptions of the package name run --rdma and recommend the libraries of
+// its programs. The builds of both set the version and the commit by variables that exist, because
+// the linker ignores other names. Every service reloads by SIGHUP.
+func TestPackageSays(t *testing.T) {
+	read := func(file string) string {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	for _, file := range []string{"packaging/nfpm.yaml", ".goreleaser.yaml"} {
+		text := strings.Join(strings.Fields(read(file)), " ")
+		for _, want := range []string{`"viaduct run --rdma" gives an RDMA device to programs of libibverbs`,
+			"deb: {recommends: [ibverbs-providers, librdmacm1]}", "rpm: {recommends: [libibverbs, librdmacm]}"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s has no %s", file, want)
+			}
+		}
+	}
+	vars := read("cmd/viaduct/internal/shell/env.go")
+	for _, file := range []string{"packaging/build.sh", ".goreleaser.yaml"} {
+		for _, name := range []string{"version", "commit"} {
+			if !strings.Contains(read(file), "-X viaduct/cmd/viaduct/internal/shell."+name+"=") ||
+				!strings.Contains(vars, "\nvar "+name+" string\n") {
+				t.Errorf("%s does not set %s, or package shell has no such variable", file, name)
+			}
+		}
+	}
+	units, _ := filepath.Glob("packaging/systemd/*.service")
+	for _, unit := range units {
+		if !strings.Contains(read(unit), "\nExecReload=/bin/kill -HUP $MAINPID\n") {
+			t.Errorf("%s does not reload by SIGHUP", unit)
+		}
+	}
+	if len(units) < 4 {
+		t.Errorf("units: %q", units)
+	}
+}
+
 // TestReleaseNotes: the notes of a version are only the version's section of CHANGELOG.md, or the
 // section of unreleased changes if the version has no section.
 func TestReleaseNotes(t *testing.T) {

@@ -51,7 +51,8 @@ cd /root
 
 echo "== install"
 apt-get install -y /srv/viaduct.deb >/tmp/apt 2>&1 || { cat /tmp/apt; false; }
-viaduct version | sed -n 1p
+viaduct version | sed -n 1p | tee /tmp/version
+grep -qE 'commit [0-9a-f]{40}[,)]' /tmp/version
 
 echo "== manual pages"
 for page in 'viaduct 1' 'viaduct-serve 1' 'viaduct-portmap-serve 1' 'viaduct-urls 7'; do
