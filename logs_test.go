@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -54,9 +55,11 @@ var logging = map[string]int{"Debug": 0, "Info": 0, "Notice": 0, "Warn": 0, "Err
 	"DebugContext": 1, "InfoContext": 1, "WarnContext": 1, "ErrorContext": 1, "Log": 2, "LogAttrs": 2, "With": -1}
 
 // TestLogAttributes: every event is a constant text without a full stop, the keys of the attributes
-// are in the list above, and every key of the list is used.
+// are in the list above, and every key of the list is used. No error has a method LogValue, whose
+// group would add keys such as err.remote: errors are logged as text.
 func TestLogAttributes(t *testing.T) {
 	used := map[string]bool{}
+	isError, isGroup := map[string]bool{}, map[string]token.Pos{} // by the types' directories and names
 	events := 0
 	file := token.NewFileSet()
 	word := regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
@@ -126,6 +129,19 @@ func TestLogAttributes(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		for _, d := range f.Decls {
+			m, ok := d.(*ast.FuncDecl)
+			if !ok || m.Recv == nil {
+				continue
+			}
+			typ := filepath.Dir(path) + "." + strings.TrimPrefix(types.ExprString(m.Recv.List[0].Type), "*")
+			switch m.Name.Name {
+			case "Error":
+				isError[typ] = true
+			case "LogValue":
+				isGroup[typ] = m.Pos()
+			}
+		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok {
 				if s, ok := call.Fun.(*ast.SelectorExpr); ok {
@@ -140,6 +156,14 @@ func TestLogAttributes(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for typ, at := range isGroup {
+		if isError[typ] {
+			t.Errorf("%v: %s is an error and is not logged as text", file.Position(at), typ)
+		}
+	}
+	if len(isError) < 20 {
+		t.Errorf("%d errors were found", len(isError))
 	}
 	if events < 50 {
 		t.Errorf("%d events were found", events)
