@@ -213,6 +213,15 @@ func TestMan(t *testing.T) {
 	if len(pages) < 22 {
 		t.Errorf("%d pages", len(pages))
 	}
+	b, _ := os.ReadFile(filepath.Join(dir, "man1/viaduct-run.1"))
+	_, rest, _ := strings.Cut(string(b), ".SH NAME\n")
+	name, rest, _ := strings.Cut(rest, ".SH SYNOPSIS\n")
+	synopsis, _, _ := strings.Cut(rest, ".SH DESCRIPTION\n")
+	for _, part := range []string{name, synopsis} {
+		if !strings.Contains(part, `\-\-rdma`) {
+			t.Errorf("NAME or SYNOPSIS of viaduct-run(1) does not name --rdma: %s", part)
+		}
+	}
 	judged := false
 	for _, judge := range [][]string{{"groff", "-ww", "-b", "-z", "-man", "-Tutf8", "-Kutf8"}, {"mandoc", "-Tlint", "-Wwarning"}} {
 		if _, err := exec.LookPath(judge[0]); err != nil {

@@ -91,7 +91,7 @@ func tcpSocket(t *testing.T) (*os.File, string) {
 
 // TestSocketActivation: a client connected before the start of the service is served on the socket
 // opened by the service manager, over every transport. The manager receives READY, WATCHDOG and
-// STOPPING.
+// STOPPING. SIGHUP, which ExecReload of the units sends, does not end the service.
 func TestSocketActivation(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"vitcp", "iwarp", "sdp", "fcvi", "tcp"} {
@@ -109,6 +109,7 @@ func TestSocketActivation(t *testing.T) {
 			m := newManager(t)
 			c := m.service([]*os.File{f}, "echo", "--listen", u)
 			m.await("READY=1")
+			c.Process.Signal(syscall.SIGHUP) // the service has no file to read again, and goes on
 			if r := <-first; r.code != 0 {
 				t.Errorf("ping: exit %d: %s", r.code, r.stderr)
 			}

@@ -138,6 +138,9 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%s has no help", v)
 		}
 	}
+	if !strings.Contains(r.stdout, `"viaduct run --rdma"`) || !strings.Contains(r.stdout, "(--rdma)\n") {
+		t.Errorf("help does not name run --rdma in the introduction and in the list of verbs:\n%s", r.stdout)
+	}
 }
 
 func TestVersion(t *testing.T) {

@@ -54,15 +54,15 @@ func (e *Env) Ready() error {
 	if err != nil {
 		return err
 	}
-	if err := systemd.Notify("READY=1"); err != nil {
-		return fmt.Errorf("notify the service manager: %w", err)
-	}
-	e.ready = make(chan struct{})
-	if os.Getenv("NOTIFY_SOCKET") != "" {
+	if os.Getenv("NOTIFY_SOCKET") != "" { // the manager may send SIGHUP as soon as the service is ready
 		e.mu.Lock()
 		e.takeHangupLocked()
 		e.mu.Unlock()
 	}
+	if err := systemd.Notify("READY=1"); err != nil {
+		return fmt.Errorf("notify the service manager: %w", err)
+	}
+	e.ready = make(chan struct{})
 	if every > 0 {
 		go alive(e.ready, every/3)
 	}
