@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
 )
 
 // TestReserve: the address for the Port Mapper stays reserved until release is called, and only
@@ -36,13 +38,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 		{"an IPv6 address", &net.TCPAddr{IP: net.IPv6loopback, Port: port}, netip.MustParseAddrPort("[::1]:9"), "::1", port},
 	} {
 		t.Run(v.what, func(t *testing.T) {
-			if v.ip == "::1" {
-				if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
-					t.Skip("SKIPPED: no IPv6 loopback:", err)
-				} else {
-					l.Close()
-				}
-			}
+			testkit.NeedHost(t, v.ip)
 			d := Dialer{Net: net.Dialer{LocalAddr: v.at}}
 			files := openFiles()
 			local, release, err := d.reserve(v.service)
@@ -103,6 +99,9 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 			{IP: net.IPv4(192, 0, 2, 1)},
 			{IP: net.ParseIP("fe80::1"), Zone: "none0"}, // the interface does not exist
 		} {
+			if at.IP.To4() == nil {
+				testkit.NeedHost(t, "::1")
+			}
 			files := openFiles()
 			_, release, err := (&Dialer{Net: net.Dialer{LocalAddr: at}}).reserve(service)
 			var oe *net.OpError

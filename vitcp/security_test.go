@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -222,11 +223,7 @@ func TestTLS(t *testing.T) {
 
 // IPv6 works as IPv4 does. [V-36]
 func TestIPv6(t *testing.T) {
-	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
-		t.Skipf("no IPv6 here: %v", err)
-	} else {
-		l.Close()
-	}
+	testkit.NeedHost(t, "::1")
 	p := connectPair(t, Config{Listen: "[::1]:0"}, reliableAll)
 	a, _ := p.a.RemoteAddress()
 	ap, ok := a.AddrPort()

@@ -24,6 +24,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/internal/sock"
+	"viaduct/internal/testkit"
 )
 
 // certificate writes a certificate for 127.0.0.1 and the private key as files in dir. change, if
@@ -232,22 +233,25 @@ func TestLogs(t *testing.T) {
 func TestPortmap(t *testing.T) {
 	t.Parallel()
 	for _, host := range []string{"127.0.0.1", "[::1]"} {
-		p, urls := start(t, 1, "portmap", "serve", "--listen", host+":0", "--map", ":80=:8080",
-			"--map", host+":81="+host+":1,"+host+":2")
-		server, ok := strings.CutPrefix(urls[0], "udp://")
-		if !ok {
-			t.Fatalf("prints %q", urls[0])
-		}
-		if r := good(t, "portmap", "query", host+":80", "--server", server); !strings.Contains(r.stdout, host+":8080") {
-			t.Error(r.stdout)
-		}
-		d := document(t, good(t, "portmap", "query", host+":81", "--server", server, "--json"))
-		if s := d["sdp"].(string); s != host+":1" && s != host+":2" {
-			t.Errorf("%v", d)
-		}
-		fails(t, 1, "denied", "portmap", "query", host+":82", "--server", server)
-		p.stop(syscall.SIGTERM)
-		fails(t, 1, "no answer", "portmap", "query", host+":80", "--server", server)
+		t.Run(host, func(t *testing.T) {
+			testkit.NeedHost(t, host)
+			p, urls := start(t, 1, "portmap", "serve", "--listen", host+":0", "--map", ":80=:8080",
+				"--map", host+":81="+host+":1,"+host+":2")
+			server, ok := strings.CutPrefix(urls[0], "udp://")
+			if !ok {
+				t.Fatalf("prints %q", urls[0])
+			}
+			if r := good(t, "portmap", "query", host+":80", "--server", server); !strings.Contains(r.stdout, host+":8080") {
+				t.Error(r.stdout)
+			}
+			d := document(t, good(t, "portmap", "query", host+":81", "--server", server, "--json"))
+			if s := d["sdp"].(string); s != host+":1" && s != host+":2" {
+				t.Errorf("%v", d)
+			}
+			fails(t, 1, "denied", "portmap", "query", host+":82", "--server", server)
+			p.stop(syscall.SIGTERM)
+			fails(t, 1, "no answer", "portmap", "query", host+":80", "--server", server)
+		})
 	}
 	file := filepath.Join(t.TempDir(), "map")
 	os.WriteFile(file, []byte("*:80 :8080\n"), 0o600)
@@ -264,15 +268,18 @@ func TestPortmap(t *testing.T) {
 func TestRping(t *testing.T) {
 	t.Parallel()
 	for _, host := range []string{"127.0.0.1", "::1"} {
-		p, urls := start(t, 1, "rping", "-s", "-a", host, "-p", "0", "-v")
-		port := urls[0][strings.LastIndex(urls[0], ":")+1:]
-		r := good(t, "rping", "-c", "-a", host, "-p", port, "-C", "10", "-S", "100", "-v", "-V")
-		if strings.Count(r.stdout, "ping data: rdma-ping-") != 10 || !strings.Contains(r.stdout, "10 rounds") {
-			t.Error(r.stdout)
-		}
-		if code := p.wait(); code != 0 {
-			t.Errorf("server: exit %d", code)
-		}
+		t.Run(host, func(t *testing.T) {
+			testkit.NeedHost(t, host)
+			p, urls := start(t, 1, "rping", "-s", "-a", host, "-p", "0", "-v")
+			port := urls[0][strings.LastIndex(urls[0], ":")+1:]
+			r := good(t, "rping", "-c", "-a", host, "-p", port, "-C", "10", "-S", "100", "-v", "-V")
+			if strings.Count(r.stdout, "ping data: rdma-ping-") != 10 || !strings.Contains(r.stdout, "10 rounds") {
+				t.Error(r.stdout)
+			}
+			if code := p.wait(); code != 0 {
+				t.Errorf("server: exit %d", code)
+			}
+		})
 	}
 	p, urls := start(t, 1, "rping", "-s", "-P", "-a", "127.0.0.1", "-p", "0")
 	port := urls[0][strings.LastIndex(urls[0], ":")+1:]

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // sow creates small files in dirs directories, a file of long bytes, and an empty file.
@@ -61,7 +63,11 @@ func TestTree(t *testing.T) {
 	from := t.TempDir()
 	sow(t, from, 12, 120, 700<<10)
 	for _, scheme := range schemes() {
-		t.Run(scheme, func(t *testing.T) { t.Parallel(); tree(t, scheme, listenURL(scheme, "[::1]"), from) })
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			testkit.NeedHost(t, "[::1]")
+			tree(t, scheme, listenURL(scheme, "[::1]"), from)
+		})
 	}
 }
 

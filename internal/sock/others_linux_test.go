@@ -51,11 +51,23 @@ func asOther() error {
 	return nil
 }
 
+// newNamespace moves the calling thread to a new network namespace.
+func newNamespace() error { return unix.Unshare(unix.CLONE_NEWNET) }
+
+// needNamespaces skips the test if this process can make no network namespaces. Even root may lack
+// the right, for example in a container.
+func needNamespaces(t *testing.T) {
+	t.Helper()
+	if err := <-onThread(newNamespace, func() {}); err != nil {
+		t.Skip("SKIPPED: this process can make no network namespaces:", err)
+	}
+}
+
 // TestOtherUsers: shared memory is refused if the rendezvous or the TCP connection belongs to
 // another user.
 func TestOtherUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: only root can act as another user")
+	if err := <-onThread(asOther, func() {}); err != nil {
+		t.Skip("SKIPPED: this process can't act as another user:", err)
 	}
 	dial := func(to net.Addr) net.Conn {
 		t.Helper()
@@ -124,28 +136,25 @@ const serverAddress = "192.0.2.1"
 // argument.
 func inNamespaces(t *testing.T, server func(at chan<- string), client func(at string)) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: only root can make network namespaces")
-	}
+	needNamespaces(t)
 	ip, err := exec.LookPath("ip")
 	if err != nil {
 		t.Skip("SKIPPED: there is no command ip: ", err)
 	}
-	unshare := func() error { return unix.Unshare(unix.CLONE_NEWNET) }
 	run := func(args string) {
 		if out, err := exec.Command(ip, strings.Fields(args)...).CombinedOutput(); err != nil {
 			t.Errorf("ip %s: %v: %s", args, err, out)
 		}
 	}
 	other, linked, at := make(chan int, 1), make(chan bool, 1), make(chan string, 1)
-	dials := onThread(unshare, func() {
+	dials := onThread(newNamespace, func() {
 		other <- unix.Gettid()
 		<-linked
 		run("addr add 192.0.2.2/24 dev vb")
 		run("link set dev vb up")
 		client(<-at)
 	})
-	listens := onThread(unshare, func() {
+	listens := onThread(newNamespace, func() {
 		run(fmt.Sprintf("link add name va type veth peer name vb netns %d", <-other))
 		run("addr add " + serverAddress + "/24 dev va")
 		run("link set dev va up")
@@ -246,9 +255,7 @@ func TestOtherNamespace(t *testing.T) {
 // TestOwnerElsewhere checks that the owner of a socket in another network namespace is not looked
 // up in the namespace of the thread.
 func TestOwnerElsewhere(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: only root can make network namespaces")
-	}
+	needNamespaces(t)
 	x, y := testkit.TCPPair(t)
 	a, b := Own(x).(*conn), Own(y).(*conn)
 	defer a.Close()
@@ -257,7 +264,7 @@ func TestOwnerElsewhere(t *testing.T) {
 	diag.Lock()
 	closeDiag()
 	diag.Unlock()
-	must(t, onThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() {
+	must(t, onThread(newNamespace, func() {
 		if uid, err := ownerOf(a.s.fd, local, remote); err == nil {
 			t.Errorf("user %d owns it", uid)
 		}
@@ -267,7 +274,7 @@ func TestOwnerElsewhere(t *testing.T) {
 			t.Errorf("user %d, %v", uid, err)
 		}
 	}
-	must(t, onThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() {
+	must(t, onThread(newNamespace, func() {
 		if _, err := ownerOf(a.s.fd, local, remote); err != nil {
 			t.Errorf("by the socket that is kept: %v", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 )
@@ -21,6 +22,17 @@ func FreePort(t testing.TB) int {
 	}
 	t.Fatal("no port is free")
 	return 0
+}
+
+// NeedHost skips the test if no socket can listen at host, an address with or without brackets: a
+// host may have no IPv6.
+func NeedHost(t testing.TB, host string) {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(strings.Trim(host, "[]"), "0"))
+	if err != nil {
+		t.Skip("SKIPPED:", err)
+	}
+	l.Close()
 }
 
 // firstPort is random, because tests of other processes need ports, too.
