@@ -40,7 +40,9 @@ func eachWildcard(t *testing.T, f func(t *testing.T, listen string)) {
 		for _, host := range hosts {
 			t.Run(scheme+"/"+host, func(t *testing.T) {
 				t.Parallel()
-				testkit.NeedHost(t, host)
+				if host == "[::]" { // clients take it for [::1]
+					testkit.NeedHost(t, "[::1]")
+				}
 				f(t, listenURL(scheme, host))
 			})
 		}
