@@ -264,7 +264,7 @@ func (a *Attention) Close(closed func()) {
 	closed()
 	a.unlock()
 	a.deregister()
-	WakeAll() // a Sleeper may be sleeping at the source
+	WakeSleeper() // it may be asleep at the source
 	a.wakeGoroutine()
 }
 

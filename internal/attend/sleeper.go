@@ -1,6 +1,7 @@
 package attend
 
 import (
+	"math/bits"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -13,11 +14,11 @@ import (
 // system call. Sleeping through the runtime costs a read of the socket before the sleep, a switch
 // of goroutines, and the runtime's own poll of all descriptors.
 //
-// The sleep occupies a thread, and also the processor until the runtime takes the processor away.
-// With only one processor, no other goroutine of the program runs meanwhile, and the runtime does
-// not check other sockets and timers. So sleeps are short, and only a few goroutines use a Sleeper
-// at a time; see TakeSleeper. A goroutine without a Sleeper sleeps through the runtime, and every
-// other goroutine does so now and then.
+// The sleep occupies a thread, and also a processor until the runtime takes the processor away.
+// Other goroutines of the program may need that processor, and on a single processor the runtime does
+// not check other sockets and timers. So sleeps are short, there is one Sleeper, and nobody gets it
+// while other goroutines run between the waits (see hasCompany). A goroutine without the Sleeper
+// sleeps through the runtime, and every other goroutine does so now and then.
 //
 // No wake-up is lost. A Sleeper is asleep from TakeSleeper or Again until Sleep returns. Wake has
 // no effect unless the Sleeper is asleep; then Wake fires a timer, and Sleep waits for the timer
@@ -26,7 +27,7 @@ import (
 // only Wake sets the timer, so the timer stays fired until Sleep has seen it. Sockets are polled
 // for readiness, not for changes, so earlier bytes end Sleep at once.
 //
-// Nothing reports the close of a socket to a goroutine asleep there. So WakeAll must be called
+// Nothing reports the close of a socket to a goroutine asleep there. So WakeSleeper must be called
 // before a socket is closed, and after the last SleepAt for the socket. Otherwise the socket's
 // number may belong to another file when the system call begins. The call then returns at once, and
 // has only polled the other file.
@@ -48,11 +49,11 @@ const (
 	// Period is the longest time of a sleep.
 	Period = time.Millisecond
 
+	// aloneTime is the longest time in which Gosched returns if no other goroutine can run.
+	aloneTime = time.Microsecond
+
 	// MaxSockets is the largest number of sockets of a Sleeper.
 	MaxSockets = 8
-
-	// maxSleepers is the number of Sleepers. Each occupies a thread.
-	maxSleepers = 4
 )
 
 // An Outcome is the reason why a sleep ended.
@@ -72,12 +73,14 @@ const (
 )
 
 var (
-	sleepers [maxSleepers]Sleeper
+	theSleeper Sleeper
 
-	// processors is the number of processors. With a single processor, a Sleeper keeps all other
-	// goroutines from running. The number is atomic, because tests change it while goroutines of
-	// earlier tests read.
+	// processors is the number of processors. The number is atomic, because tests change it while
+	// goroutines of earlier tests read.
 	processors atomic.Int32
+
+	// company has a bit for each of the last calls of hasCompany, set if other goroutines ran.
+	company atomic.Uint32
 
 	// parked is the number of goroutines waiting through the runtime.
 	parked atomic.Int32
@@ -98,36 +101,39 @@ func init() { processors.Store(int32(runtime.GOMAXPROCS(0))) }
 func Park()   { parked.Add(1) }
 func Unpark() { parked.Add(-1) }
 
-// TakeSleeper returns a Sleeper, asleep and without sockets. The result is nil if the system has
-// none, if too many are taken, if the last sleeps were useless, and once after a useful period (see
-// rested). On a single processor, which a Sleeper occupies, the result is also nil while another
-// goroutine waits.
+// TakeSleeper returns the Sleeper, asleep and without sockets. The result is nil if the system has
+// none, if another goroutine has it, if the caller has company, if the last sleeps were useless, and
+// once after a useful period (see rested). On a single processor, which the Sleeper occupies, the
+// result is also nil while another goroutine waits.
 func TakeSleeper() *Sleeper {
-	if !sleeps.Worth() {
+	s := &theSleeper
+	if !sleeps.Worth() || processors.Load() == 1 && parked.Load() > 0 {
 		return nil
 	}
-	if processors.Load() == 1 {
-		if parked.Load() > 0 {
-			return nil
-		}
-		runtime.Gosched()
-		if parked.Load() > 0 {
-			return nil
-		}
+	if hasCompany() || processors.Load() == 1 && parked.Load() > 0 || !s.taken.CompareAndSwap(false, true) {
+		return nil
 	}
-	for i := range sleepers[:max(1, min(int(processors.Load())-1, maxSleepers))] {
-		s := &sleepers[i]
-		if s.taken.Load() || !s.taken.CompareAndSwap(false, true) {
-			continue
-		}
-		if !s.open() || !s.rested() {
-			s.taken.Store(false)
-			break
-		}
-		s.Again()
-		return s
+	if !s.open() || !s.rested() {
+		s.taken.Store(false)
+		return nil
 	}
-	return nil
+	s.Again()
+	return s
+}
+
+// hasCompany lets other goroutines run, and reports whether any did in at least two of its last eight
+// calls. A single time may be an interruption of the thread, or a goroutine of the runtime. A sleep
+// would keep such goroutines from their processor: calls of gRPC, where four goroutines of each
+// process work for one call, take twice as long with it.
+func hasCompany() bool {
+	start := clock()
+	runtime.Gosched()
+	h := company.Load() << 1
+	if clock()-start > aloneTime {
+		h |= 1
+	}
+	company.Store(h)
+	return bits.OnesCount8(uint8(h)) > 1
 }
 
 // rested reports whether the Sleeper may be used. If the timer has expired while nobody slept, a
@@ -191,12 +197,8 @@ func (s *Sleeper) Wake() {
 	}
 }
 
-// WakeAll wakes all Sleepers.
-func WakeAll() {
-	for i := range sleepers {
-		sleepers[i].Wake()
-	}
-}
+// WakeSleeper wakes the Sleeper, whoever has it.
+func WakeSleeper() { theSleeper.Wake() }
 
 // Sleep waits for any of the sockets or for Wake, at most a Period. The Sleeper is awake
 // afterwards.

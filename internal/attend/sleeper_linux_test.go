@@ -21,20 +21,16 @@ func begin(t *testing.T, n int, d time.Duration) {
 	sleeps.Reset()
 	processors.Store(int32(n))
 	period = d
-	for i := range sleepers {
-		if sleepers[i].taken.Load() {
-			t.Fatalf("sleeper %d is taken", i)
-		}
-		sleepers[i].armed = false
-		sleepers[i].useful = false
+	if theSleeper.taken.Load() {
+		t.Fatal("the Sleeper is taken")
 	}
+	theSleeper.armed, theSleeper.useful = false, false
+	company.Store(0)
 	t.Cleanup(func() {
 		processors.Store(int32(runtime.GOMAXPROCS(0)))
 		period = Period
 		sleeps.Reset()
-		for i := range sleepers {
-			sleepers[i].armed = false
-		}
+		theSleeper.armed = false
 	})
 }
 
@@ -45,10 +41,8 @@ const forever = 10 * time.Minute // longer than a test may take
 
 func take(t *testing.T) *Sleeper {
 	t.Helper()
-	s := TakeSleeper()
-	if s == nil {
-		t.Fatal("no sleeper")
-	}
+	var s *Sleeper
+	testkit.Eventually(t, "a Sleeper", func() bool { s = TakeSleeper(); return s != nil })
 	t.Cleanup(s.Free)
 	return s
 }
@@ -94,7 +88,7 @@ func TestEnds(t *testing.T) {
 	s.Wake()
 	expect(Woken)
 
-	for _, f := range []func(){s.Wake, WakeAll, func() { unix.Write(w, []byte{1}) }} {
+	for _, f := range []func(){s.Wake, WakeSleeper, func() { unix.Write(w, []byte{1}) }} {
 		s.Again()
 		s.Add(r)
 		done := make(chan struct{})
@@ -243,28 +237,54 @@ func TestOneProcessor(t *testing.T) {
 	}
 }
 
-// TestLimits: the number of Sleepers in use leaves one processor to others and is at most four, and
-// each Sleeper takes a few sockets only.
+// TestLimits checks that one goroutine has the Sleeper at a time, and that it takes a few sockets
+// only.
 func TestLimits(t *testing.T) {
 	r, _ := pipe(t)
-	for _, x := range []struct{ processors, dozers int }{{1, 1}, {2, 1}, {4, 3}, {64, maxSleepers}} {
-		begin(t, x.processors, forever)
-		var all []*Sleeper
-		for s := TakeSleeper(); s != nil; s = TakeSleeper() {
-			all = append(all, s)
-		}
-		if len(all) != x.dozers {
-			t.Errorf("%d doze on %d processors, want %d", len(all), x.processors, x.dozers)
-		}
-		for i := range MaxSockets + 1 {
-			if ok := all[0].Add(r); ok != (i < MaxSockets) {
-				t.Errorf("socket %d: %t", i, ok)
-			}
-		}
-		for _, s := range all {
-			s.Free()
+	begin(t, 1, forever)
+	s := take(t)
+	if TakeSleeper() != nil {
+		t.Error("two goroutines have the Sleeper")
+	}
+	for i := range MaxSockets + 1 {
+		if ok := s.Add(r); ok != (i < MaxSockets) {
+			t.Errorf("socket %d: %t", i, ok)
 		}
 	}
+}
+
+// TestCompany checks that nobody gets the Sleeper while other goroutines run between the waits, and
+// that a goroutine gets it again later.
+func TestCompany(t *testing.T) {
+	begin(t, 2, forever)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that Gosched lets the other goroutine run
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !over.Load() {
+			for start := clock(); clock()-start < 5*aloneTime; {
+			}
+			runtime.Gosched()
+		}
+	})
+	refused := func() bool {
+		s := TakeSleeper()
+		if s != nil {
+			s.Free()
+		}
+		return s == nil
+	}
+	for range 10 { // the other goroutine begins
+		refused()
+	}
+	for i := range 10 {
+		if !refused() {
+			t.Errorf("wait %d gets the Sleeper", i)
+		}
+	}
+	over.Store(true)
+	wg.Wait()
+	testkit.Eventually(t, "a sleep", func() bool { return !refused() })
 }
 
 // TestClosed: a socket that is closed, or whose number belongs to another file, does no harm.
@@ -284,7 +304,7 @@ func TestClosed(t *testing.T) {
 	}
 	s.Again()
 	s.Add(r)
-	WakeAll()
+	WakeSleeper()
 	f, err := os.Open(os.DevNull) // the file most likely gets the same number
 	if err != nil {
 		t.Fatal(err)
