@@ -1,7 +1,6 @@
 package sdp
 
 import (
-	"slices"
 	"sync"
 
 	"viaduct/internal/sdpcore"
@@ -71,7 +70,7 @@ func bytesOf(ops []*op, a *sdpcore.Action) []byte { return find(ops, a.ID).bytes
 func take(ops *[]*op, id uint64) *op {
 	for i, o := range *ops {
 		if o.id == id {
-			*ops = slices.Delete(*ops, i, i+1)
+			*ops = append((*ops)[:i], (*ops)[i+1:]...)
 			return o
 		}
 	}

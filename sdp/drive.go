@@ -131,7 +131,9 @@ func (d *driver) unlockOnly() (left bool) {
 		if d.held.on && d.state != streamUp {
 			d.settle(d.now()) // the missing part of a message will not arrive
 		}
-		d.calls.letLeave(d.m, &d.send, d.now)
+		if len(d.calls.writes) > 0 {
+			d.calls.letLeave(d.m, &d.send, d.now)
+		}
 		full, now := d.lend()
 		left = now || left
 		if ran {
@@ -259,7 +261,10 @@ func (d *driver) setAlarm() {
 	if d.state.stopped() {
 		return
 	}
-	at, _ := d.m.Deadline()
+	at, ok := d.m.Deadline()
+	if !ok && d.alarm.attend == 0 && d.alarm.close == 0 && !d.held.on && len(d.calls.writes) == 0 {
+		return // after most messages
+	}
 	at = soonest(at, soonest(d.alarm.attend, d.alarm.close))
 	if d.held.on {
 		at = soonest(at, d.held.until)
