@@ -38,7 +38,7 @@ func buildCFile(t *testing.T, name string) string {
 func listenOn(t *testing.T, host string) net.Listener {
 	t.Helper()
 	var lc net.ListenConfig
-	lc.SetMultipathTCP(false) // MPTCP sockets take no socket filter
+	lc.SetMultipathTCP(false) // MPTCP sockets do not take all options
 	testkit.NeedHost(t, host)
 	l, err := lc.Listen(t.Context(), "tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -142,21 +142,31 @@ func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
 	return l
 }
 
-// deaf returns a listener that ignores every SYN, so that a connect times out.
+// deaf returns a listener that answers no SYN, because its queue is full, so that a connect times
+// out. A socket filter would need privileges on some kernels.
 func deaf(t *testing.T, host string) net.Listener {
+	t.Helper()
 	l := listenOn(t, host)
 	raw, err := l.(*net.TCPListener).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	drop := []unix.SockFilter{{Code: 0x06, K: 0}}
-	raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-			&unix.SockFprog{Len: 1, Filter: &drop[0]})
-	})
+	raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 0) }) // room for one connection
 	if err != nil {
 		t.Fatal(err)
 	}
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	eventually(t, "a full queue", func() (full bool) {
+		raw.Control(func(fd uintptr) {
+			info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			full = err == nil && info.Unacked == 1 // of a listener, the length of its queue
+		})
+		return full
+	})
 	return l
 }
 
