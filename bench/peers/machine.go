@@ -21,7 +21,7 @@ func machine() string {
 			k, v, _ := strings.Cut(s.Text(), ":")
 			switch strings.TrimSpace(k) {
 			case "model name":
-				cpu = strings.TrimSpace(v)
+				cpu = strings.TrimSpace(strings.NewReplacer("(R)", "", "(TM)", "", " Processor", "", " CPU", "").Replace(v)) // captions are short
 			case "flags":
 				if strings.Contains(v, " hypervisor") {
 					virtual = ", virtual machine"
