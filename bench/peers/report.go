@@ -194,7 +194,8 @@ func (r *report) text(w io.Writer) error {
 func (r *report) table() figures.Table {
 	t := figures.Table{
 		About: []string{
-			fmt.Sprintf("Measured %s on %s. Congestion control %s on every socket, %d interleaved rounds, medians.", r.Date, r.Machine, r.Congestion, r.Rounds),
+			fmt.Sprintf("Measured %s on %s.", r.Date, r.Machine),
+			fmt.Sprintf("Congestion control %s on every socket, %d interleaved rounds, medians.", r.Congestion, r.Rounds),
 			fmt.Sprintf("Peers: %s.", strings.Join(r.Peers, ", ")), r.Note},
 		Head:  figures.Row("what", "ours", "", "compared with", "", "ratio", "best rounds", "goal", "floor", "verdict"),
 		Below: []string{r.summary() + "."},
