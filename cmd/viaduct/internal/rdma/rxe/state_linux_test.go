@@ -10,6 +10,7 @@ import (
 // transition needs. Transitions of the table succeed. All others fail and change nothing.
 func TestStates(t *testing.T) {
 	const allBits = 21
+	f := NewFabric() // a network namespace has too few shares for a fabric each
 	for _, typ := range []Type{RC, UC, UD} {
 		for from := abi.Reset; from <= abi.Err; from++ {
 			for to := abi.Reset; to <= abi.Err+1; to++ {
@@ -30,7 +31,6 @@ func TestStates(t *testing.T) {
 					case n.may&extra == 0:
 						want = false
 					}
-					f := NewFabric()
 					e := newEnd(t, f, typ, nil)
 					a := Attributes{State: from}
 					e.qp.attrs.Store(&a)
