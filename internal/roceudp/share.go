@@ -3,6 +3,7 @@ package roceudp
 import (
 	"io"
 	"net/netip"
+	"os"
 
 	"viaduct/internal/wire/ib"
 )
@@ -15,7 +16,7 @@ import (
 // A share has 65536 numbers. Their upper 8 bits are the slot of the share. There are lastSlot
 // shares in a network namespace.
 type Share struct {
-	slot uint8     // 0 if there is no free share, or on a system without shares
+	slot uint8     // 0 if there is no share for this process
 	name io.Closer // reserves the slot; nil for slot 0
 }
 
@@ -27,11 +28,12 @@ const (
 
 func slotOf(qpn uint32) uint8 { return uint8(qpn >> slotShift) }
 
-// NewShare reserves a free share. If there is none, the result has all numbers, and its ports are
-// exclusive: no other port can have their addresses.
+// NewShare reserves a free share. If there is none, or if the process is of the user that stands for
+// unknown users (65534), the result has all numbers, and its ports are exclusive: no other port can
+// have their addresses. There are no shares on systems other than Linux.
 func NewShare() *Share {
 	s := new(Share)
-	s.slot, s.name = reserveSlot()
+	s.slot, s.name = reserveSlot(os.Geteuid())
 	return s
 }
 

@@ -21,8 +21,12 @@ import (
 // namespace, as UDP ports do, and the kernel removes the name with the process. Every process can
 // have such a socket, so both ends of a lane ask the kernel for the user of the other end.
 
-// reserveSlot takes a free slot by a name. Slot 0 means that none is free.
-func reserveSlot() (slot uint8, name io.Closer) {
+// reserveSlot takes a free slot by a name, for a process of user uid. Slot 0 means that none is free,
+// or that other processes cannot tell which user uid is and so refuse lanes.
+func reserveSlot(uid int) (slot uint8, name io.Closer) {
+	if uid == sock.OverflowUID {
+		return 0, nil
+	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, nil

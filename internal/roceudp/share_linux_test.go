@@ -3,10 +3,12 @@ package roceudp
 import (
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"viaduct/internal/rocecore"
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ib"
 )
@@ -14,6 +16,9 @@ import (
 // sharedPort opens the port of an address that other ports may have.
 func sharedPort(t *testing.T, addr netip.Addr) *Port {
 	t.Helper()
+	if os.Geteuid() == sock.OverflowUID {
+		t.Skip("SKIPPED: ports of user 65534 are not shared")
+	}
 	p, err := Open(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -248,6 +253,19 @@ func TestSharedHostile(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	newTalk(t, ib.RC, a, b).writes(t, "a and b")
+}
+
+// The user that stands for unknown users has no shares. Other processes refuse lanes to such a user,
+// so that packets to a shared port would be lost.
+func TestOverflowUser(t *testing.T) {
+	slot, name := reserveSlot(sock.OverflowUID)
+	if slot != 0 || name != nil {
+		t.Errorf("slot %d", slot)
+	}
+	if slot, name = reserveSlot(sock.OverflowUID - 1); slot == 0 {
+		t.Fatal("no slot for another user")
+	}
+	name.Close()
 }
 
 // A port that has the address alone is refused while others share it, and the other way round.

@@ -128,7 +128,7 @@ func prove(mine, theirs int, local, remote netip.AddrPort) error {
 	if err := unix.Fstat(theirs, &st); err != nil {
 		return os.NewSyscallError("fstat", err)
 	}
-	if int(st.Uid) != os.Geteuid() || st.Uid == overflowUID {
+	if int(st.Uid) != os.Geteuid() || st.Uid == OverflowUID {
 		return errors.New(whyOtherUser)
 	}
 	if err := sendProof(mine, theirs); err != nil {

@@ -19,7 +19,7 @@ import (
 	"viaduct/samehost"
 )
 
-// otherUser is a number that no process has as its user, and that is not overflowUID.
+// otherUser is a number that no process has as its user, and that is not OverflowUID.
 const otherUser = 62345
 
 // onThread calls set and then f in a new thread, which ends after f, so that set may change the

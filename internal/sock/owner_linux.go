@@ -17,9 +17,9 @@ import (
 	"viaduct/internal/sockdiag"
 )
 
-// overflowUID is the user number the kernel shows for a user without a number in this user
-// namespace.
-const overflowUID = 65534
+// OverflowUID is the user number the kernel shows for every user without a number in this user
+// namespace. Two processes with this number may be of different users.
+const OverflowUID = 65534
 
 // ownerOf returns the user who owns the socket of the TCP connection from local to remote. near is
 // a descriptor of the connection's other end; both ends are in the network namespace of near. The
@@ -29,7 +29,7 @@ func ownerOf(near int, local, remote netip.AddrPort) (uid uint32, err error) {
 	if err != nil && !errors.Is(err, unix.ENOENT) && err != errNamespace {
 		uid, err = ownerByProc(local, remote)
 	}
-	if err == nil && uid == overflowUID {
+	if err == nil && uid == OverflowUID {
 		err = errors.New("its user has no number here")
 	}
 	return uid, err

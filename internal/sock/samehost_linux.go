@@ -367,7 +367,7 @@ func SameUser(fd int) (uid uint32, err error) {
 	switch {
 	case err != nil:
 		return 0, os.NewSyscallError("getsockopt", err)
-	case int(cred.Uid) != os.Geteuid() || cred.Uid == overflowUID:
+	case int(cred.Uid) != os.Geteuid() || cred.Uid == OverflowUID:
 		return 0, errors.New(whyOtherUser)
 	}
 	return cred.Uid, nil
