@@ -46,7 +46,7 @@ type driver struct {
 	moving
 }
 
-// A streamState tells what is done with the stream of a connection.
+// A streamState is the state of the stream that a connection uses.
 type streamState uint8
 
 const (

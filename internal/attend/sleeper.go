@@ -124,7 +124,7 @@ func TakeSleeper() *Sleeper {
 // hasCompany lets other goroutines run, and reports whether any did in at least two of its last eight
 // calls. A single time may be an interruption of the thread, or a goroutine of the runtime. A sleep
 // would keep such goroutines from their processor: calls of gRPC, where four goroutines of each
-// process work for one call, take twice as long with it.
+// process work for one call, take twice as long with it. Concurrent calls may lose a bit.
 func hasCompany() bool {
 	start := clock()
 	runtime.Gosched()
