@@ -361,6 +361,39 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
+// endsEarly is the connection of a client that disconnects as soon as it has an answer. The server's
+// Send has then not returned, and reports the end.
+type endsEarly struct{ *msgfake.Conn }
+
+func (c endsEarly) Send(ctx context.Context, m msg.Message) error {
+	if err := c.Conn.Send(ctx, m); err != nil {
+		return err
+	}
+	return fmt.Errorf("the connection ended: %w", io.EOF)
+}
+
+// TestEndBeforeSent: the end of a client that has its answer is orderly, although the server's Send
+// was still waiting for its completion.
+func TestEndBeforeSent(t *testing.T) {
+	s, err := store.Open(t.TempDir(), true, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	a, b := msgfake.Pair(1 << 16)
+	done := make(chan error, 1)
+	go func() {
+		done <- Serve(t.Context(), endsEarly{b}, s, nil, slog.New(slog.DiscardHandler), Observer{})
+	}()
+	if r := exchange(t, a, `{"op":"list","path":"."}`); r["ok"] != true {
+		t.Error(r)
+	}
+	a.Close()
+	if err := <-done; err != nil {
+		t.Errorf("served: %v", err)
+	}
+}
+
 func TestWire(t *testing.T) {
 	c, _, dir, _ := start(t, false)
 	os.WriteFile(filepath.Join(dir, "x.bin"), []byte("hello, world"), 0o600)

@@ -140,20 +140,18 @@ func (s *session) run(ctx context.Context) error {
 	for err == nil {
 		err = s.answer(ctx, s.handle)
 	}
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err
 }
 
-// answer receives one request, calls handle and sends the answer. The error is io.EOF after an
-// orderly end by the client.
+// answer receives one request, calls handle and sends the answer. The error matches io.EOF after an
+// orderly end by the client, also if the client ends the connection as soon as it has the answer
+// and before Send has returned.
 func (s *session) answer(ctx context.Context, handle func(request) ([]byte, error)) error {
 	m, err := s.conn.Recv(ctx)
-	switch {
-	case errors.Is(err, io.EOF):
-		return io.EOF
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	began := time.Now()
