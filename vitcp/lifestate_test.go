@@ -67,6 +67,33 @@ func TestLifeOnce(t *testing.T) {
 	}
 }
 
+// The Disconnect acknowledges a message that the receive role was still finishing when the consumer,
+// who had the message already, disconnected. [VIT-3.1-ACK-2] [V-17]
+func TestDisconnectAcknowledges(t *testing.T) {
+	for _, agreed := range []bool{false, true} {
+		o := sessionOpts{attrs: reliableAll}
+		if agreed {
+			o.cfg.Disconnect = true
+			o.security = appendExtensions(nil, extensionDisconnect)
+		}
+		s := serveProbe(t, o)
+		l := s.v.Link().(*link)
+		left := make(chan error, 1)
+		l.c.WithReceiver(func() { // a message is published, and not recorded yet
+			go func() { left <- s.v.Disconnect() }()
+			testkit.Eventually(t, "the consumer leaves", func() bool { return l.life.Load() == lifeLeaving })
+			l.c.Kick()
+			l.c.WithSender(func() {}) // the send role has looked
+			l.acks.received(1, 0)
+		})
+		must(t, <-left)
+		segs := s.wantEnd(io.EOF)
+		if n := len(segs); n == 0 || segs[n-1].h.Ack != 1 || (segs[n-1].h.Type == vitcpwire.Disconnect) != agreed {
+			t.Errorf("agreed %v: the end is %v", agreed, segs)
+		}
+	}
+}
+
 // How the stream ends decides the result for the consumer. If the stream ends between messages, the
 // peer has disconnected and sends are flushed. Any other end is a transport error. The end is
 // reported once. [VIT-2.2.2.2.2-3] [V-17] [V-18] [V-41]

@@ -67,8 +67,9 @@ type link struct {
 	messages
 	pace
 
-	life  machine.Life[lifeState]
-	fault atomic.Pointer[fault]
+	life     machine.Life[lifeState]
+	quiesced atomic.Bool // Stop has waited for both roles
+	fault    atomic.Pointer[fault]
 
 	tx    txState
 	rx    rxState
@@ -323,6 +324,7 @@ func (l *link) Stop(reason vi.StopReason) {
 	}
 	lifeTable.Move(&l.life, e)
 	l.c.Quiesce() // waits for calls of the endpoint by roles that found the link running
+	l.quiesced.Store(true)
 	l.stopTimer()
 }
 

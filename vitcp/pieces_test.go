@@ -483,6 +483,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 			defer there.Close()
 			l := newLink(&call{d: &device{p: p}}, here, linkTerms{})
 			l.life.Set(lifeLeaving) // so that tx.ended shows whether the send role has run
+			l.quiesced.Store(true)
 			l.level, l.flow, l.mine.free = v.level, v.flow, !v.flow
 			if v.acks {
 				for n := range vitcpwire.Number(ackMessages) {

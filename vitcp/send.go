@@ -77,8 +77,12 @@ func (l *link) publish() {
 }
 
 func (l *link) fill(b *frameio.Batch) {
-	if !l.life.Load().running() {
-		l.fillLast(b)
+	if s := l.life.Load(); !s.running() {
+		// Until Stop has waited, the receive role may still record a message. The last segment must
+		// acknowledge it, or the peer's send, whose message the consumer has, would be flushed.
+		if s != lifeLeaving || l.quiesced.Load() {
+			l.fillLast(b)
+		}
 		return
 	}
 	l.mine.reach(l.ep.RecvPosted())
