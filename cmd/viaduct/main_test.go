@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
 	}
+	keepInherited()
 	// Tests running at the same time share the process's limit on memory for shared rings, and the
 	// connections of TestEchoWaves alone reach the default limit.
 	shm.SetLimit(4 * shm.DefaultLimit)

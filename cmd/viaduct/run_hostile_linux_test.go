@@ -28,6 +28,17 @@ var hostileFor = flag.Duration("hostile", 3*time.Second,
 // asHostile makes the test binary the hostile Go program. The value is "SECONDS PORT LISTENPORT".
 const asHostile = "VIADUCT_TEST_HOSTILE"
 
+// keepInherited keeps descriptors that this process has inherited from the programs of tests, which
+// may count their descriptors: the shell that runs go test can leave some open.
+func keepInherited() {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	for _, fd := range fds {
+		if n, err := strconv.Atoi(fd.Name()); err == nil && n > 2 {
+			unix.CloseOnExec(n)
+		}
+	}
+}
+
 // asProgram runs the program selected by the environment. Without a selected program, asProgram
 // returns false.
 func asProgram() bool {
