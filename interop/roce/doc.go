@@ -5,6 +5,7 @@
 //	go run ./interop/roce -only device
 //	go run ./interop/roce -all      # with perftest and IPv6, some minutes more
 //	go run ./interop/roce -loss     # with losses of 0.1, 1 and 5 %, some minutes more
+//	go run ./interop/roce -rounds 3 # three times with the same guest
 //
 // The guest consists of Debian's kernel with the module rdma_rxe, and of the pingpong programs of
 // the host's rdma-core and perftest. The guest is connected by a tap interface with an MTU of 9000.
@@ -16,6 +17,8 @@
 // over reliable and unreliable connections and datagrams, with path MTUs of 1024 and 4096, and
 // sizes from a byte to a MiB. All data is compared. The same programs also run on this machine
 // under viaduct run --rdma, and reach the programs of the guest from an emulated device. Some of
-// these conversations are held while nftables drops packets at random in both directions. At the end,
-// the guest's kernel must have refused no packet, and tshark must find no malformed packet.
+// these conversations are held while nftables drops packets at random in both directions.
+//
+// At the end of each round, the guest's kernel must have refused no packet, and tshark must find no
+// malformed packet.
 package main

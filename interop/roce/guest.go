@@ -5,6 +5,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -204,27 +205,40 @@ type guest struct {
 	exited  chan struct{}
 	console string
 	address string
+	ask     io.Writer     // QEMU's monitor, which speaks QMP: JSON
+	answers *json.Decoder // of the monitor
 }
 
 // bootLimit is long, because without KVM the processor is emulated.
 const bootLimit = 5 * time.Minute
 
-// boot starts a guest at the tap interface, captures the packets of the guest's network card, and
-// waits until the guest accepts commands.
+// boot starts a guest at the tap interface, and waits until the guest accepts commands.
 func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, error) {
 	g := &guest{exited: make(chan struct{}), console: filepath.Join(dir, "console"), address: address}
 	acc := qemu.Choose(ctx)
 	args := append([]string{"-accel", acc.Accel, "-cpu", acc.CPU}, "-machine", "pc", "-smp", "1", "-m", "384", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none",
 		"-kernel", im.kernel, "-initrd", im.initrd, "-append", "console=ttyS0 quiet panic=-1 mitigations=off rdinit=/init viaduct.ip="+address+"/24",
 		"-chardev", "file,id=console,path="+g.console, "-serial", "chardev:console", "-device", "virtio-rng-pci",
-		"-netdev", "tap,id=n0,ifname="+tap+",script=no,downscript=no,vnet_hdr=off", "-device", "virtio-net-pci,netdev=n0,romfile=,host_mtu=9000",
-		"-object", "filter-dump,id=dump,netdev=n0,maxlen=9100,file="+filepath.Join(dir, "capture.pcap"))
+		"-netdev", "tap,id=n0,ifname="+tap+",script=no,downscript=no,vnet_hdr=off", "-device", "virtio-net-pci,netdev=n0,romfile=,host_mtu=9000", "-qmp", "stdio")
 	g.cmd = exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	g.cmd.Stderr = os.Stderr
+	ask, err := g.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	answers, err := g.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	if err := g.cmd.Start(); err != nil {
 		return nil, err
 	}
 	go func() { g.cmd.Wait(); close(g.exited) }()
+	g.ask, g.answers = ask, json.NewDecoder(answers)
+	if err := g.monitor("qmp_capabilities", nil); err != nil {
+		g.stop()
+		return nil, err
+	}
 	for over := time.Now().Add(bootLimit); ; time.Sleep(200 * time.Millisecond) {
 		if out, err := g.run(5*time.Second, "ls /dev/infiniband/uverbs0"); err == nil && strings.Contains(out, "uverbs0") {
 			return g, nil
@@ -239,6 +253,41 @@ func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, err
 			return nil, fmt.Errorf("the guest has no rxe device after %v:\n%s", bootLimit, g.consoleTail())
 		}
 	}
+}
+
+// monitor makes QEMU's monitor execute a command.
+func (g *guest) monitor(command string, arguments map[string]any) error {
+	request := struct {
+		Execute   string         `json:"execute"`
+		Arguments map[string]any `json:"arguments,omitempty"`
+	}{command, arguments}
+	if err := json.NewEncoder(g.ask).Encode(request); err != nil {
+		return fmt.Errorf("QEMU's monitor: %s: %w", command, err)
+	}
+	for {
+		var answer struct {
+			Return json.RawMessage
+			Error  *struct{ Desc string }
+		}
+		switch err := g.answers.Decode(&answer); {
+		case err != nil:
+			return fmt.Errorf("QEMU's monitor: %s: %w", command, err)
+		case answer.Error != nil:
+			return fmt.Errorf("QEMU's monitor: %s: %s", command, answer.Error.Desc)
+		case answer.Return != nil:
+			return nil
+		}
+		// The greeting and events have neither field.
+	}
+}
+
+// capture writes the packets of the guest's network card to file, until endCapture is called.
+func (g *guest) capture(file string) error {
+	return g.monitor("object-add", map[string]any{"qom-type": "filter-dump", "id": "dump", "netdev": "n0", "maxlen": 9100, "file": file})
+}
+
+func (g *guest) endCapture() error {
+	return g.monitor("object-del", map[string]any{"id": "dump"})
 }
 
 // run runs a shell script in the guest, for at most limit, and returns the output. A status other
@@ -271,7 +320,7 @@ func (g *guest) consoleTail() string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// stop shuts the guest down, and so completes the capture.
+// stop shuts the guest down.
 func (g *guest) stop() {
 	go g.run(2*time.Second, "poweroff -f") // nothing answers
 	select {

@@ -21,9 +21,10 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	keep := flag.String("keep", "", "directory to keep the capture and the console in")
+	keep := flag.String("keep", "", "directory to keep the capture of the last round and the console in")
 	cache := flag.String("cache", "", "directory of downloaded kernels (default: viaduct/roce in the user's cache directory)")
-	limit := flag.Duration("timeout", 25*time.Minute, "time for everything")
+	rounds := flag.Int("rounds", 1, "hold all conversations this many times with the same guest, each time with checks of their own")
+	limit := flag.Duration("timeout", 25*time.Minute, "time for a round, and for the start of the guest in the first")
 	only := flag.String("only", "", "hold the conversations alone whose names match this expression")
 	all := flag.Bool("all", false, "hold the conversations of perftest, and by IPv6 addresses of the device, as well: some minutes more")
 	losing := flag.Bool("loss", false, "hold conversations of perftest with losses of 0.1, 1 and 5 % as well: some minutes more")
@@ -34,8 +35,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "roce:", err)
 		os.Exit(2)
 	}
-	ctx, cancel := context.WithTimeout(ctx, *limit)
-	err = run(ctx, options{*keep, *cache, which, *all, *losing})
+	ctx, cancel := context.WithTimeout(ctx, *limit*time.Duration(*rounds))
+	err = run(ctx, options{*keep, *cache, which, *rounds, *all, *losing})
 	cancel()
 	stop()
 	var s skip
@@ -61,6 +62,7 @@ var (
 type options struct {
 	keep, cache string
 	only        *regexp.Regexp
+	rounds      int
 	all, loss   bool
 }
 
@@ -151,37 +153,71 @@ func run(ctx context.Context, o options) error {
 		cs = append(cs, c)
 	}
 	cs = slices.DeleteFunc(cs, func(c check) bool { return !o.only.MatchString(c.name) })
-	failures, packets := converse(ctx, cs, g)
-	taken, err := inspect(g, dev, dev6)
-	g.stop()
+	defer g.stop()
+	for n := range o.rounds {
+		begin := time.Now()
+		again, err := round(ctx, cs, g, filepath.Join(dir, "capture.pcap"), dev, dev6)
+		if err != nil {
+			return fmt.Errorf("round %d of %d: %w", n+1, o.rounds, err)
+		}
+		fmt.Printf("round %d of %d: %d conversations, %d held again, %.0f s\n", n+1, o.rounds, len(cs), again, time.Since(begin).Seconds())
+	}
+	return nil
+}
+
+// round holds the conversations once, and checks the counters of both sides and the capture. Each
+// round overwrites the capture of the previous one. again is the number of conversations held again.
+func round(ctx context.Context, cs []check, g *guest, file string, devices ...*roce.Device) (again int, err error) {
+	if err := g.capture(file); err != nil {
+		return 0, err
+	}
+	_, before, err := counters(g)
+	if err != nil {
+		return 0, err
+	}
+	failures, again, packets := converse(ctx, cs, g)
+	after, err := inspect(g, devices...)
+	if e := g.endCapture(); err == nil {
+		err = e
+	}
 	if failures > 0 {
-		return fmt.Errorf("%d conversations failed; the guest's console ends with:\n%s", failures, g.consoleTail())
+		return again, fmt.Errorf("%d conversations failed; the guest's console ends with:\n%s", failures, g.consoleTail())
 	}
 	if err != nil {
-		return err
+		return again, err
 	}
-	toGuest, err := dissect(ctx, filepath.Join(dir, "capture.pcap"), packets)
+	toGuest, err := dissect(ctx, file, packets)
 	if toGuest >= 0 {
-		fmt.Printf("the guest has taken %d of the %d packets\n", taken, toGuest)
+		fmt.Printf("the guest has taken %d of the %d packets\n", after-before, toGuest)
 	}
-	return err
+	return again, err
+}
+
+// counters returns the counters of the guest's device as text, and the number of packets that the
+// guest has taken.
+func counters(g *guest) (text string, taken int, err error) {
+	said, err := g.run(time.Minute, "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && for f in *; do echo $f $(cat $f); done")
+	if err != nil {
+		return "", 0, err
+	}
+	words := strings.Fields(said)
+	i := slices.Index(words, "rcvd_pkts")
+	if i < 0 || i+1 == len(words) {
+		return "", 0, errors.New("the guest does not count received packets")
+	}
+	taken, err = strconv.Atoi(words[i+1])
+	return strings.Join(words, " "), taken, err
 }
 
 // inspect prints the counters of both sides, and checks that the guest's kernel has refused no packet
 // and that no malformed packet or wrong CRC has arrived here. taken is the number of packets that the
 // guest has taken.
 func inspect(g *guest, devices ...*roce.Device) (taken int, err error) {
-	said, err := g.run(time.Minute, "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && for f in *; do echo $f $(cat $f); done")
+	text, taken, err := counters(g)
 	if err != nil {
 		return 0, err
 	}
-	words := strings.Fields(said)
-	fmt.Printf("the guest counts: %s\n", strings.Join(words, " "))
-	if i := slices.Index(words, "rcvd_pkts"); i < 0 || i+1 == len(words) {
-		return 0, errors.New("the guest does not count received packets")
-	} else if taken, err = strconv.Atoi(words[i+1]); err != nil {
-		return 0, err
-	}
+	fmt.Printf("the guest counts: %s\n", text)
 	for _, d := range devices {
 		n := d.Stats()
 		fmt.Printf("ours, %v: %+v\n", d.Addr(), n)
@@ -190,7 +226,7 @@ func inspect(g *guest, devices ...*roce.Device) (taken int, err error) {
 		}
 	}
 	// The kernel reports wrong CRCs, but does not count them.
-	said, err = g.run(time.Minute, "dmesg | grep -iE 'rxe.*(icrc|bad|malformed)' || :")
+	said, err := g.run(time.Minute, "dmesg | grep -iE 'rxe.*(icrc|bad|malformed)' || :")
 	if err == nil && strings.TrimSpace(said) != "" {
 		err = fmt.Errorf("the guest has refused packets:\n%s", said)
 	}
@@ -247,13 +283,14 @@ const (
 )
 
 // converse runs the conversations, and stops after three failures. The results are the number of
-// failures, and the least number of packets in the capture.
-func converse(ctx context.Context, cs []check, g *guest) (failures, packets int) {
+// failures, the number of conversations held again, and the least number of packets in the capture.
+func converse(ctx context.Context, cs []check, g *guest) (failures, again, packets int) {
 	for _, c := range cs {
 		begin := time.Now()
 		err := c.run(ctx, g)
 		for n := 1; n < tries && err != nil && strings.Contains(err.Error(), spent); n++ {
 			fmt.Printf("again: a program gave up: %s\n", c.name)
+			again++
 			err = c.run(ctx, g)
 		}
 		verdict := "ok"
@@ -270,5 +307,5 @@ func converse(ctx context.Context, cs []check, g *guest) (failures, packets int)
 		}
 		packets += c.packets
 	}
-	return failures, packets
+	return failures, again, packets
 }
