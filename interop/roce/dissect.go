@@ -16,9 +16,9 @@ func dissect(ctx context.Context, file string, packets int) (toGuest int, err er
 		return -1, nil
 	}
 	// The messages are random bytes. tshark must not decode them as NFS over RDMA or as Ethernet
-	// frames.
+	// frames. An ICMP error quotes a packet sent to a program that has ended.
 	const notNFS, notFrames = "rpcordma", "infiniband.identify_payload:FALSE"
-	out, err := command(ctx, "", "tshark", "-r", file, "--disable-protocol", notNFS, "-o", notFrames, "-Y", "infiniband",
+	out, err := command(ctx, "", "tshark", "-r", file, "--disable-protocol", notNFS, "-o", notFrames, "-Y", "infiniband && !icmp && !icmpv6",
 		"-T", "fields", "-E", "separator=/s", "-E", "occurrence=f", "-e", "ip.dst", "-e", "ipv6.dst", "-e", "_ws.malformed")
 	if err != nil {
 		return -1, err

@@ -187,10 +187,17 @@ func round(ctx context.Context, cs []check, g *guest, file string, devices ...*r
 		return again, err
 	}
 	toGuest, err := dissect(ctx, file, packets)
-	if toGuest >= 0 {
-		fmt.Printf("the guest has taken %d of the %d packets\n", after-before, toGuest)
+	if err != nil || toGuest < 0 {
+		return again, err
 	}
-	return again, err
+	// The guest's kernel does not count what it refuses. It refuses what arrives after the guest's queue
+	// pair is in the error state or closed, such as a probe that crosses the answer to a wrong key.
+	refused := toGuest - (after - before)
+	fmt.Printf("the guest has refused %d of the %d packets\n", refused, toGuest)
+	if refused > len(cs) {
+		return again, fmt.Errorf("the guest has refused %d packets in %d conversations", refused, len(cs))
+	}
+	return again, nil
 }
 
 // counters returns the counters of the guest's device as text, and the number of packets that the
