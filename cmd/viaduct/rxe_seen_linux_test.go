@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"viaduct/cmd/viaduct/internal/conform"
+	"viaduct/internal/testkit"
 )
 
 // TestRXEPcap records programs over rdma_cm and RoCEv2 with --pcap. decode must find nothing wrong
@@ -23,7 +23,7 @@ func TestRXEPcap(t *testing.T) {
 	need(t, "rping", "rdmacm-utils")
 	file := filepath.Join(t.TempDir(), "x.pcapng")
 	a, b := wireAddr(), wireAddr()
-	port := strconv.Itoa(20000 + rand.IntN(10000))
+	port := strconv.Itoa(testkit.FreePort(t))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	server, serverOut := rxeAt(ctx, a, rpingWhole+"rping_whole -s -a "+a+" -p "+port+" -C 3")

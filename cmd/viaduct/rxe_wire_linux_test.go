@@ -34,7 +34,7 @@ func TestRXEWire(t *testing.T) {
 		{"udaddy -c 2 -C 5", "udaddy -c 2 -C 5 -s ADDR"},
 	} {
 		t.Run(strings.Fields(c.server)[0], func(t *testing.T) {
-			port := strconv.Itoa(20000 + rand.IntN(10000))
+			port := strconv.Itoa(testkit.FreePort(t))
 			a, b := wireAddr(), wireAddr()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
@@ -134,7 +134,7 @@ func TestRXEPortTaken(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	port := strconv.Itoa(20000 + rand.IntN(10000))
+	port := strconv.Itoa(testkit.FreePort(t))
 	both, out := rxeAt(ctx, a, strings.ReplaceAll("ibv_rc_pingpong -p PORT -g 1 -c -n 20 & "+
 		"until ibv_rc_pingpong -p PORT -g 1 -c -n 20 localhost; do sleep 0.5; done; wait $!", "PORT", port))
 	if err := both.Run(); err != nil {
@@ -162,7 +162,7 @@ func TestRXEExample(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	port := strconv.Itoa(20000 + rand.IntN(10000))
+	port := strconv.Itoa(testkit.FreePort(t))
 	addr := wireAddr() // a Go program and a supervisor can share an address
 	server, serverOut := rxeAt(ctx, addr, memory+" 1 1024 "+port)
 	if err := server.Start(); err != nil {
