@@ -217,12 +217,14 @@ func TestPairRoleTaken(t *testing.T) {
 		c.send(t)
 	}
 	for range 100 {
-		c.a.Lock()
-		c.a.shared.closely = 0 // otherwise arrivals close together bring an attendant
 		want := c.r.bytes.Load() + 1
-		c.nc.Write([]byte("x"))
-		testkit.Eventually(t, "the report finds the role taken", func() bool { return c.a.missed.Load() })
-		c.a.Unlock()
+		func() {
+			c.a.Lock()
+			defer c.a.Unlock()     // after a failure too, because Close waits for the role
+			c.a.shared.closely = 0 // otherwise arrivals close together bring an attendant
+			c.nc.Write([]byte("x"))
+			testkit.Eventually(t, "the report finds the role taken", func() bool { return c.a.missed.Load() })
+		}()
 		testkit.Eventually(t, "a byte", func() bool { return c.r.bytes.Load() >= want })
 	}
 	if s := c.a.State(); s != Shared {
