@@ -24,7 +24,11 @@
 // any goroutine, exactly once. A signal to the thread withdraws the call: answers then fail with
 // ErrGone, and a restarted call arrives as a new Call. So serving a call must be idempotent. The
 // flag WAIT_KILLABLE_RECV would defer signals. The flag is deliberately not set, because signals
-// must interrupt a held call like a native one.
+// must interrupt a held call like a native one. Besides, a signal interrupts a call also before it
+// is received, with the flag as well; a Restarter makes the kernel restart such a call.
+//
+// In rare cases the kernel reports an answer as delivered, and restarts the call nevertheless: when
+// a signal wakes the thread while the answer is being delivered.
 //
 // The numbers and pointers of a call belong to the program. Another thread of the program may change
 // the memory behind a pointer at any time, so read the memory once, check Valid, and use the copy.

@@ -17,6 +17,14 @@ func (r *registers) set(tid int) error {
 
 const callLen = 4 // bytes of the instruction that makes a call
 
+// canRestart is false, because the kernel of arm64 decides about a restart before the tracer can
+// change the registers.
+const canRestart = false
+
+func (r *registers) restarting() (Native, bool) { return Native{}, false }
+
+func (r *registers) restartAlways() {}
+
 // interrupted reports whether the thread was interrupted in c and would restart c on continuing.
 // The kernel has already moved the thread back to the system call instruction.
 func (r *registers) interrupted(c *Call) bool {

@@ -13,7 +13,10 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-const pageSize = 4096
+const (
+	pageSize  = 4096
+	arenaName = "viaduct-uverbs" // name of the memfd, see Restarts
+)
 
 // An arena is a memfd shared with a program. It holds the program's rings. A seal prevents
 // shortening of the file, so that an access never faults. The program may write anything anywhere
@@ -31,7 +34,7 @@ type arena struct {
 // newArena makes an arena. theirs is a second open file description of the memfd, for the program.
 // The caller must close theirs.
 func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
-	mem, err := unix.MemfdCreate("viaduct-uverbs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	mem, err := unix.MemfdCreate(arenaName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, -1, err
 	}

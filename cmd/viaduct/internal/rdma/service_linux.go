@@ -32,6 +32,8 @@ type Options struct {
 	// SameHost determines whether connections within this host use shared memory. With WrapConn,
 	// connections do not use shared memory.
 	SameHost samehost.Policy
+	// Restart, if not nil, makes the calls of a process restart after signals that Restarts selects.
+	Restart func(pid int)
 	// Status shows the connections in "viaduct ps"; nil shows none.
 	Status *status.Server
 	// Tell, if not nil, prints a line for the user when a program's error does not show the remedy.

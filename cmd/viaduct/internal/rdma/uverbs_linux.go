@@ -31,6 +31,8 @@ type context struct {
 
 	opened atomic.Bool // the program has used get_context
 	writes atomic.Bool // the program was told to write its commands
+	// protected is set when calls of the process restart after signals.
+	protected atomic.Bool
 
 	repeats repeats
 
@@ -141,6 +143,7 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 	x := newContext(s, d, a)
 	x.id, x.pid, x.unwatch = id, pidOf(c), s.watchFile(theirs)
 	s.explainVendor(c.TID)
+	x.protect(c.TID)
 	s.add(id, x)
 	s.place(c, theirs, flags)
 	return nil
@@ -248,6 +251,10 @@ func (x *context) do(k *command) {
 	// Two doorbell calls look the same, so that a repetition cannot be recognized. It does no harm.
 	if k.Command != abi.PostSend && x.repeats.give(k.Call, k.raw) {
 		return
+	}
+	switch k.Command {
+	case abi.CreateCQ, abi.CreateCQEx, abi.CreateQP, abi.CreateQPEx:
+		x.protect(k.TID) // the handler may have been set since
 	}
 	h := x.dev.is.handlers[k.Command]
 	if h == nil {

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -31,6 +33,7 @@ const (
 	sayPid      = 'p' // followed by the program's process number
 	sayExit     = 'x' // followed by the exit code
 	sayStopped  = 't' // followed by the signal that stopped the program
+	sayRestart  = 'r' // followed by the number of a process whose interrupted calls must restart
 )
 
 // First bytes of the messages from the front to the supervisor.
@@ -38,6 +41,7 @@ const (
 	sayAck       = 'a' // the listener has arrived
 	saySignal    = 's' // followed by the number of a signal
 	sayContinued = 'c' // the front, which had stopped with the program, was continued
+	sayRestarts  = 'r' // the front has begun to make interrupted calls restart, or cannot
 )
 
 // IsSupervisor reports whether Main started this process as the supervisor.
@@ -53,7 +57,7 @@ func Main(_ context.Context, e *shell.Env, o *Options) error {
 		os.Unsetenv(supervisorEnv)
 		return supervise(e, o, r, v)
 	}
-	f := &front{signals: make(chan os.Signal, 64)}
+	f := &front{signals: make(chan os.Signal, 64), restarts: o.Restarts, restarters: map[int]*notify.Restarter{}}
 	code, err := f.run()
 	return &shell.Exit{Code: code, Err: err}
 }
@@ -62,11 +66,13 @@ func Main(_ context.Context, e *shell.Env, o *Options) error {
 type front struct {
 	conn *net.UnixConn
 
-	signals chan os.Signal // signals to pass on
+	signals  chan os.Signal // signals to pass on
+	restarts Restarts       // nil without a service
 
-	mu       sync.Mutex
-	listener *notify.Listener // guarded by mu
-	program  int              // guarded by mu; a pidfd, after the supervisor has died
+	mu         sync.Mutex
+	listener   *notify.Listener          // guarded by mu
+	program    int                       // guarded by mu; a pidfd, after the supervisor has died
+	restarters map[int]*notify.Restarter // guarded by mu; by process
 }
 
 func (f *front) run() (int, error) {
@@ -89,6 +95,9 @@ func (f *front) run() (int, error) {
 	env := append(os.Environ(), fmt.Sprintf("%s=%d,%x", supervisorEnv, theirs, uint64(ignored)))
 	outlive(ignored)
 	catchSignals(f.signals, forwarded...)
+	// The kernel counts the supervisor as a child of this thread. A restarter waits for everything
+	// that its own thread may wait for, and so must not run on this one.
+	runtime.LockOSThread()
 	p, err := os.StartProcess(self, os.Args, &os.ProcAttr{Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	unix.Close(theirs)
 	if err != nil {
@@ -215,6 +224,9 @@ func (f *front) wait(supervisor int) (int, error) {
 		case sayStopped:
 			stopBy(syscall.Signal(binary.LittleEndian.Uint32(b[1:])))
 			f.conn.Write([]byte{sayContinued})
+		case sayRestart:
+			f.restart(int(binary.LittleEndian.Uint32(b[1:])))
+			f.conn.Write([]byte{sayRestarts})
 		case sayExit:
 			return int(binary.LittleEndian.Uint32(b[1:])), nil
 		}
@@ -233,6 +245,38 @@ func (f *front) wait(supervisor int) (int, error) {
 	return f.guard(pid)
 }
 
+// restart makes interrupted calls of a process restart, see Restarts. The front traces the process
+// and not the supervisor, whose child the process may be, see notify.Restarter. An error is ignored:
+// a debugger may trace the process, and then a signal may make a call fail with EINTR.
+func (f *front) restart(pid int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.restarters[pid] != nil {
+		return
+	}
+	r, err := notify.NewRestarter(pid, f.restarts)
+	if err != nil {
+		return
+	}
+	f.restarters[pid] = r
+	go func() {
+		<-r.Done()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.restarters, pid)
+	}()
+}
+
+// endRestarts stops the tracing of all processes.
+func (f *front) endRestarts() {
+	f.mu.Lock()
+	all := slices.Collect(maps.Values(f.restarters))
+	f.mu.Unlock()
+	for _, r := range all {
+		r.Stop()
+	}
+}
+
 func takeListener(oob []byte) (*notify.Listener, error) {
 	fd, err := oneRight(oob)
 	if err != nil {
@@ -247,6 +291,7 @@ func takeListener(oob []byte) (*notify.Listener, error) {
 func (f *front) guard(pid int) (int, error) {
 	fmt.Fprintln(os.Stderr, "viaduct run: the supervisor died; carried connections are lost, the program goes on with plain TCP")
 	f.signalTo(pid)
+	f.endRestarts() // the wait below would take their reports
 	go func() {
 		if err := notify.Guard(f.listener); !errors.Is(err, io.EOF) {
 			fmt.Fprintln(os.Stderr, "viaduct run: guard:", err)

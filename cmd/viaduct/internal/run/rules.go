@@ -41,6 +41,7 @@ type Options struct {
 	Explain  string        // "" off, "-" stderr, else a file
 	Bound    time.Duration // how long a connect call waits before it is answered as in progress
 	Service  NewService    // makes a service for the program's calls; usually nil
+	Restarts Restarts      // selects the calls that signals must not interrupt; nil without Service
 
 	Program string
 	Args    []string // the program and its arguments

@@ -26,5 +26,8 @@ func Main(_ context.Context, _ *shell.Env, o *Options) error {
 // Check returns an error, as Main does.
 func Check(*shell.Env, []Finding) error { return &shell.Exit{Code: ExitRun, Err: errSystem} }
 
-// NewService is unused except on Linux with amd64 or arm64.
-type NewService func()
+// NewService and Restarts are unused except on Linux with amd64 or arm64.
+type (
+	NewService func()
+	Restarts   func()
+)

@@ -225,9 +225,10 @@ func (s *stops) frontContinued() {
 	}
 }
 
-// isStopped reports whether a process is stopped. The result is false for an unknown process.
+// isStopped reports whether a process is stopped. The result is false for an unknown process. The
+// state of a traced process is t instead of T.
 func isStopped(pid int) bool {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	i := bytes.LastIndex(b, []byte(") "))
-	return i >= 0 && bytes.HasPrefix(b[i:], []byte(") T"))
+	return i >= 0 && bytes.HasPrefix(bytes.ToUpper(b[i:]), []byte(") T"))
 }

@@ -53,6 +53,9 @@ type supervisor struct {
 	mu    sync.Mutex
 	dials map[uint64]*dial // guarded by mu; by socket cookie
 
+	restarting sync.Mutex    // held while restart waits for the front
+	restarted  chan struct{} // one slot; the front has begun to trace
+
 	sigs  signalCounts
 	stops stops
 }
@@ -66,7 +69,8 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 		return fail(ExitRun, err)
 	}
 	var err error
-	s := &supervisor{e: e, o: o, rules: r, netns: netnsCookie(), dials: map[uint64]*dial{}}
+	s := &supervisor{e: e, o: o, rules: r, netns: netnsCookie(), dials: map[uint64]*dial{},
+		restarted: make(chan struct{}, 1)}
 	s.stops.frontPid = os.Getppid()
 	s.stops.front, err = unix.PidfdOpen(s.stops.frontPid, 0)
 	if err != nil {
@@ -399,6 +403,11 @@ func (s *supervisor) readFront(program int) {
 			go s.sigs.pass(program, syscall.Signal(b[1]))
 		case b[0] == sayContinued:
 			s.stops.frontContinued()
+		case b[0] == sayRestarts:
+			select {
+			case s.restarted <- struct{}{}:
+			default:
+			}
 		}
 	}
 }

@@ -77,7 +77,7 @@ program cannot be executed, 127 if it does not exist.`,
 				return &shell.Exit{Code: run.ExitRun,
 					Err: shell.Usagef("--rdma leaves TCP connections alone: --to, --listen, --portmap and --same-host do not go with it")}
 			default:
-				o.Service = rdmaService(ds, noCRC, tcp)
+				o.Service, o.Restarts = rdmaService(ds, noCRC, tcp), rdmaRestarts
 			}
 			return run.Main(cmd.Context(), e, o)
 		},

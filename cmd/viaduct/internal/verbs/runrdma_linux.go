@@ -12,10 +12,13 @@ import (
 	"viaduct/samehost"
 )
 
+var rdmaRestarts run.Restarts = rdma.Restarts
+
 // rdmaService returns the constructor of the service for programs of "run --rdma".
 func rdmaService(devices []rdma.Device, noCRC, tcp bool) run.NewService {
-	return func(e *shell.Env, explain func(string, ...any)) (run.Service, error) {
-		o := rdma.Options{Devices: devices, Logger: e.Log, NoCRC: noCRC, Explain: explain, Status: e.Status.Server()}
+	return func(e *shell.Env, explain func(string, ...any), restart func(int)) (run.Service, error) {
+		o := rdma.Options{Devices: devices, Logger: e.Log, NoCRC: noCRC, Explain: explain, Restart: restart,
+			Status: e.Status.Server()}
 		o.Tell = func(format string, args ...any) { fmt.Fprintf(e.Stderr, "viaduct run: "+format+"\n", args...) }
 		if tcp {
 			o.SameHost = samehost.Off

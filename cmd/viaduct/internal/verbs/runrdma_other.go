@@ -9,4 +9,6 @@ import (
 
 func rdmaFindings([]rdma.Device) []run.Finding { return nil }
 
+var rdmaRestarts run.Restarts
+
 func rdmaService([]rdma.Device, bool, bool) run.NewService { return func() {} }
