@@ -69,7 +69,7 @@ func valkeyScript(dir string) string {
 	return "cd " + dir + ` || exit 1
 at="--rdma-port 6379 --rdma-bind $ADDR"
 grep -q '"rdma-bind"' src/config.c || at="port=6379 bind=$ADDR"
-src/valkey-server --port 0 --protected-mode yes --appendonly no --save '' --dir "$TMPDIR" --loadmodule "$PWD/src/valkey-rdma.so" $at &
+src/valkey-server --port 0 --protected-mode no --appendonly no --save '' --dir "$TMPDIR" --loadmodule "$PWD/src/valkey-rdma.so" $at &
 s=$!
 sleep 2
 tests/rdma/rdma-test --thread 4 -h $ADDR
