@@ -91,16 +91,10 @@ var cmPrograms = []trial{
 }
 
 // qperf returns a trial of qperf's tests. Unless connecting by rdma_cm, qperf uses the first GID of
-// the device. qperf polls its completion queue, except in a long trial: a signal ends each test, and
-// if it interrupts the command that requests an event, qperf does not acknowledge the last event and
-// waits for ever in ibv_destroy_cq. The kernel does not interrupt this command.
+// the device.
 func qperf(name string, long bool, tests string) trial {
-	poll := "1"
-	if long {
-		poll = "0"
-	}
 	return trial{name: name, long: long, needs: []string{"qperf"}, says: strings.Fields(tests),
-		script: `qperf -lp $PORT & listens; qperf -lp $PORT -t 1 -cm1 -cp` + poll + ` $ADDR ` + tests + `; c=$?; qperf -lp $PORT $ADDR quit; wait; exit $c`}
+		script: `qperf -lp $PORT & listens; qperf -lp $PORT -t 1 -cm1 $ADDR ` + tests + `; c=$?; qperf -lp $PORT $ADDR quit; wait; exit $c`}
 }
 
 // fio returns a trial that runs a fio job at each end. verb is the operation of the client; the
