@@ -21,6 +21,14 @@ import (
 	"viaduct/internal/testkit"
 )
 
+// pingpong is a shell function that runs ibv_rc_pingpong until it succeeds. The program gives up if
+// the peer's supervisor does not answer for half a second, for example because the machine is busy.
+// The other end may then wait for ever.
+const pingpong = `pingpong() {
+	until timeout 30 ibv_rc_pingpong -g 1 -c -s 20000 "$@"; do sleep 0.5; done
+}
+`
+
 // Unmodified programs under two supervisors reach each other by RoCEv2. Some exchange their queue
 // pairs over TCP, and some connect by rdma_cm.
 func TestRXEWire(t *testing.T) {
@@ -29,7 +37,7 @@ func TestRXEWire(t *testing.T) {
 	need(t, "rping", "rdmacm-utils")
 	need(t, "udaddy", "rdmacm-utils")
 	for _, c := range []struct{ server, client string }{
-		{"ibv_rc_pingpong -p PORT -g 1 -c -n 20 -s 20000", "ibv_rc_pingpong -p PORT -g 1 -c -n 20 -s 20000 ADDR"},
+		{"pingpong -p PORT -n 20", "pingpong -p PORT -n 20 ADDR"},
 		{"rping_whole -s -a ADDR -p PORT -C 10", "rping_whole -c -p PORT -C 10 -V -a ADDR"},
 		{"udaddy -c 2 -C 5", "udaddy -c 2 -C 5 -s ADDR"},
 	} {
@@ -38,13 +46,13 @@ func TestRXEWire(t *testing.T) {
 			a, b := wireAddr(), wireAddr()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			server, serverOut := rxeAt(ctx, a, rpingWhole+strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.server))
+			server, serverOut := rxeAt(ctx, a, rpingWhole+pingpong+strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.server))
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
 			// A client fails if started before the server, and a server serves only one client. So
 			// the script restarts the client until the client succeeds.
-			client, clientOut := rxeAt(ctx, b, rpingWhole+"until "+
+			client, clientOut := rxeAt(ctx, b, rpingWhole+pingpong+"until "+
 				strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+"; do sleep 0.5; done")
 			err := client.Run()
 			if err != nil {
@@ -73,7 +81,6 @@ func TestRXEShared(t *testing.T) {
 	defer cancel()
 	replace := strings.NewReplacer("PORT1", strconv.Itoa(testkit.FreePort(t)), "PORT2", strconv.Itoa(testkit.FreePort(t)),
 		"PORT3", strconv.Itoa(testkit.FreePort(t)), "ADDR", a)
-	const program = "ibv_rc_pingpong -g 1 -c -s 20000 -n "
 	start := func(addr, script string) func() {
 		c, out := rxeAt(ctx, addr, replace.Replace(script))
 		if err := c.Start(); err != nil {
@@ -90,9 +97,9 @@ func TestRXEShared(t *testing.T) {
 		}
 	}
 	for _, wait := range []func(){
-		start(a, rpingWhole+program+"200 -p PORT1 & rping_whole -s -a ADDR -p PORT3 -C 50 & "+program+"200 -p PORT2 && wait"),
-		start(a, "until "+program+"200 -p PORT1 localhost; do sleep 0.5; done"),
-		start(b, "until "+program+"200 -p PORT2 localhost; do sleep 0.5; done"),
+		start(a, rpingWhole+pingpong+"pingpong -n 200 -p PORT1 & rping_whole -s -a ADDR -p PORT3 -C 50 & pingpong -n 200 -p PORT2 && wait"),
+		start(a, pingpong+"pingpong -n 200 -p PORT1 localhost"),
+		start(b, pingpong+"pingpong -n 200 -p PORT2 localhost"),
 		start(a, rpingWhole+"until rping_whole -c -a ADDR -p PORT3 -C 50 -V; do sleep 0.5; done"),
 	} {
 		wait()
