@@ -181,7 +181,9 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
 	ours := func(line string) error {
-		cmd := exec.CommandContext(ctx, bin, "run", "--rdma", "--device", "rxe0="+deviceAddr.String()+","+deviceAddr6.String(), "--", "sh", "-c", line)
+		// timeout passes a signal on to the programs that sh has started; sh does not.
+		cmd := exec.CommandContext(ctx, bin, "run", "--rdma", "--device", "rxe0="+deviceAddr.String()+","+deviceAddr6.String(), "--",
+			"timeout", fmt.Sprint(talkLimit.Seconds()), "sh", "-c", line)
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 		cmd.WaitDelay = 5 * time.Second
 		out, err := cmd.CombinedOutput()
@@ -213,9 +215,10 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	}
 	client := strings.Join([]string{t.line, atClient, t.client, address}, " ")
 	// The server may be late, so the client is tried repeatedly. The server serves a single client,
-	// so a client that has been connected is not tried again.
+	// so a client that has been connected is not tried again. An error contains the script, which
+	// must not contain the message spent itself.
 	err := call("for i in $(seq 200); do sleep 0.3; said=$(" + client + " 2>&1); status=$?; echo \"$said\"; [ $status = 0 ] && exit 0\n" +
-		"case $said in *'" + spent + "'*) exit 1 ;; esac; done; exit 1")
+		"case $said in *" + strings.ReplaceAll(spent, " ", "?") + "*) exit 1 ;; esac; done; exit 1")
 	if err != nil {
 		cancel()
 		if !t.serves { // the guest's server would wait for ever
