@@ -100,20 +100,16 @@ func TestDirectPlacementRespectsDeregistration(t *testing.T) {
 // A VI disconnects in the middle of a message that it sends. The message ends as void, the stream
 // stays valid, and no further byte of the VI's memory is sent. [V-18] [V-30]
 func TestDisconnectInsideMessage(t *testing.T) {
-	s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+	s := serveProbe(t, sessionOpts{cfg: drainLong, attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 	r, buf := register(t, s.n, 64<<20, vi.MemAttributes{})
-	for i := range buf {
-		buf[i] = 1
-	}
+	copy(buf, bytes.Repeat([]byte{1}, len(buf)))
 	must(t, s.v.PostSend(vi.NewSend(segment(r, 0, len(buf)))))
 	s.want(vitcpwire.Send)
 	must(t, s.v.Disconnect())
 	if d, _ := waitSend(t, s.v); d.Status()&vi.StatusFlushed == 0 {
 		t.Errorf("%v", d.Status())
 	}
-	for i := range buf {
-		buf[i] = 2 // the test may use the memory again
-	}
+	copy(buf, bytes.Repeat([]byte{2}, len(buf))) // the test may use the memory again
 	segs := s.wantEnd(io.EOF)
 	void := false
 	for _, x := range segs {
