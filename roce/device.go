@@ -121,12 +121,11 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	return c.q.Wait(ctx, progress{c.port})
 }
 
-// A progress receives packets for a consumer that waits. Unpoll does nothing, because the receive
-// goroutine of the port runs all the time.
+// A progress receives packets for a consumer that waits.
 type progress struct{ port *roceudp.Port }
 
 // Poll implements attend.Progress.
 func (p progress) Poll() bool { return p.port.Poll() }
 
 // Unpoll implements attend.Progress.
-func (p progress) Unpoll() {}
+func (p progress) Unpoll() { p.port.Unpoll() }

@@ -71,17 +71,24 @@ func (c *Connection) Receive(now Time, p *ib.Packet) {
 	}
 }
 
-// Transmit appends packets to out, responses and requests in turn, at most limit of each. more
-// reports whether further packets can be sent now. In the error state Transmit sends only queued
-// responses, the last of which is the NAK with the cause, if the peer caused the error.
+// Transmit appends packets to out, requests and responses in turn, at most limit of each. A request
+// comes first, because it may be the reply for which the peer waits. more reports whether further
+// packets can be sent now. In the error state Transmit sends only queued responses, the last of
+// which is the NAK with the cause, if the peer caused the error.
 func (c *Connection) Transmit(now Time, out *Output, limit int) (more bool) {
 	for range limit {
-		response := c.transmitResponse(out)
-		if !c.transmitRequest(now, out) && !response {
+		request := c.transmitRequest(now, out)
+		if !c.transmitResponse(out) && !request {
 			return false
 		}
 	}
 	return true
+}
+
+// Acknowledges reports whether the only packet to send now is a positive acknowledgement.
+func (c *Connection) Acknowledges() bool {
+	r, q := &c.resp.responses, &c.req
+	return r.len() == 1 && r.at(0).kind == ib.Ack && r.at(0).syndrome == ib.ACK && !q.timer.probe && q.cursor == q.items.len()
 }
 
 // Deadline returns the time when Tick is due. ok is false in the error state, and if only a packet

@@ -119,7 +119,7 @@ func TestPollBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	any, left, _ := p.pollLocked(nil, false)
+	any, left, _ := p.pollLocked(nil, sending)
 	handled := p.Counters().Malformed
 	p.rx.Unlock()
 	if !any || !left || handled != most {

@@ -225,6 +225,14 @@ func (q *Pair) takeTurn() bool {
 	return q.transmitLocked() == canGo
 }
 
+// acknowledges reports whether the queue pair has a positive acknowledgement to send, and nothing
+// else.
+func (q *Pair) acknowledges() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.conn != nil && q.taken == q.out.Len() && q.conn.Acknowledges()
+}
+
 // A remainder says whether a queue pair has more to send after a turn.
 type remainder uint8
 

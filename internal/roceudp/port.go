@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"viaduct/internal/budget"
 	"viaduct/internal/perturb"
 	"viaduct/internal/rocecore"
 )
@@ -54,6 +55,15 @@ type Port struct {
 	touched []*Pair       // guarded by rx: pairs with something to send after a batch
 	reading []*lane       // guarded by rx
 
+	deferred []*Pair       // guarded by rx: pairs whose acknowledgements Poll has left to Post
+	replies  budget.Budget // whether Poll defers acknowledgements
+
+	polls  atomic.Uint32 // changes with every Poll
+	aside  atomic.Bool   // the goroutine of the port is in stepAside
+	resume chan struct{} // one slot; a signal ends stepAside
+	seen   uint32        // owned by the goroutine of the port: value of polls when it last looked
+	quiet  *time.Timer   // owned by the goroutine of the port
+
 	lateMu  perturb.Mutex // the mutex of all backlogs
 	backlog *backlog      // of sock
 
@@ -80,7 +90,8 @@ func (s *Share) open(addr netip.Addr, port uint16) (*Port, error) {
 }
 
 func newPort(addr netip.Addr, s *Share) *Port {
-	p := &Port{addr: addr, share: s, begin: time.Now(), pairs: make(map[uint32]*Pair), batch: newBatch(), done: make(chan struct{})}
+	p := &Port{addr: addr, share: s, begin: time.Now(), pairs: make(map[uint32]*Pair), batch: newBatch(),
+		resume: make(chan struct{}, 1), quiet: time.NewTimer(0), done: make(chan struct{})}
 	p.backlog = newBacklog(&p.lateMu)
 	return p
 }

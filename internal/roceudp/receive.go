@@ -4,7 +4,9 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"time"
 
+	"viaduct/internal/budget"
 	"viaduct/internal/wire/ib"
 )
 
@@ -38,11 +40,15 @@ func (p *Port) receive(l *lane) {
 		s = &l.sock
 	}
 	for !over {
+		if l == nil {
+			p.stepAside()
+		}
 		err := s.wait(func() bool {
 			p.rx.Lock()
 			defer p.rx.Unlock()
+			p.sendDeferredLocked()
 			var left bool
-			_, left, over = p.pollLocked(l, true)
+			_, left, over = p.pollLocked(l, yielding)
 			return left || over
 		})
 		if err != nil {
@@ -51,18 +57,57 @@ func (p *Port) receive(l *lane) {
 	}
 }
 
+// quietTime is the time without a Poll after which the goroutine of the port receives again.
+const quietTime = time.Millisecond
+
+// stepAside leaves the socket to a consumer that polls. It returns when no consumer has polled for
+// quietTime, after Unpoll, and after Close. Waking the goroutine for each packet would cost the
+// consumer more than receiving the packet. The caller receives afterwards.
+func (p *Port) stepAside() {
+	for n := p.polls.Load(); n != p.seen; n = p.polls.Load() {
+		p.seen = n
+		p.aside.Store(true)
+		p.quiet.Reset(quietTime)
+		select {
+		case <-p.resume:
+			p.seen = p.polls.Load()
+		case <-p.done:
+		case <-p.quiet.C:
+		}
+	}
+	p.aside.Store(false)
+}
+
+// Unpoll announces that a consumer stops polling: the goroutine of the port receives from now on.
+func (p *Port) Unpoll() {
+	select {
+	case p.resume <- struct{}{}:
+	default:
+	}
+}
+
 // Poll receives the arrived packets, without waiting, and reports whether there were any. It
 // handles at most pollMost batches, even if packets arrive without end; the goroutine of the port
 // receives later ones. Poll returns false if another goroutine is receiving, and after Close.
 // [ROCE-NET-8]
+//
+// A consumer that replies to messages finds them by Poll and replies by Post. Poll then defers the
+// acknowledgement, which Post sends after the reply, in the same system call. If there is no reply,
+// the next Poll or the goroutine of the port sends the acknowledgement.
 func (p *Port) Poll() bool {
+	p.polls.Add(1)
 	if !p.rx.TryLock() {
 		return false
 	}
 	defer p.rx.Unlock()
-	any, _, _ := p.pollLocked(nil, false)
+	p.sendDeferredLocked()
+	then := sending
+	if p.aside.Load() { // the goroutine of the port will look here
+		then = deferring
+	}
+	any, _, _ := p.pollLocked(nil, then)
 	for _, l := range p.reading {
-		more, _, _ := p.pollLocked(l, false)
+		more, _, _ := p.pollLocked(l, then)
 		any = any || more
 	}
 	for _, q := range p.touched {
@@ -72,17 +117,39 @@ func (p *Port) Poll() bool {
 	return any
 }
 
+// replying is the back-off rule for consumers that do not reply to messages.
+var replying = budget.Rule{Grace: 1, Max: 255}
+
+// sendDeferredLocked sends the deferred acknowledgements that Post has not sent.
+func (p *Port) sendDeferredLocked() {
+	for i, q := range p.deferred {
+		p.replies.Done(&replying, !q.acknowledges())
+		if q.takeTurn() {
+			p.backlog.add(q)
+		}
+		p.deferred[i] = nil
+	}
+	p.deferred = p.deferred[:0]
+}
+
+// An aftermath is what happens between the handling of a batch and the sending.
+type aftermath uint8
+
+const (
+	yielding  aftermath = iota // consumers that were woken run, so that their replies are sent too
+	sending                    // nothing
+	deferring                  // acknowledgements of single messages wait for the replies
+)
+
 // pollMost is the greatest number of batches in one call of pollLocked.
 const pollMost = 4
 
 // pollLocked handles up to pollMost batches of packets of a lane, or of the network if l is nil.
-// After each batch, every queue pair that got a packet sends for a turn. any reports whether a
-// packet had arrived, left whether there may be more to do; a batch that is not full has emptied
+// After each batch, every queue pair that got a packet sends for a turn. then says what happens
+// before; a reply and an acknowledgement leave in one system call instead of two. any reports whether
+// a packet had arrived, left whether there may be more to do; a batch that is not full has emptied
 // the socket. over reports that the other end of the lane is closed.
-//
-// If yield is set, consumers that were woken run before the queue pairs send. Their replies and the
-// acknowledgements then leave in one system call instead of two.
-func (p *Port) pollLocked(l *lane, yield bool) (any, left, over bool) {
+func (p *Port) pollLocked(l *lane, then aftermath) (any, left, over bool) {
 	s := &p.sock
 	if l != nil {
 		s = &l.sock
@@ -98,8 +165,17 @@ func (p *Port) pollLocked(l *lane, yield bool) (any, left, over bool) {
 		}
 		over = l != nil && failed
 		any = any || n > 0
-		if yield && len(p.touched) > 0 {
+		if then == yielding && len(p.touched) > 0 {
 			runtime.Gosched()
+		}
+		if then == deferring && n < batchLen && len(p.touched) > 0 && p.replies.Worth() {
+			p.touched = slices.DeleteFunc(p.touched, func(q *Pair) bool {
+				deferred := q.acknowledges()
+				if deferred && !slices.Contains(p.deferred, q) {
+					p.deferred = append(p.deferred, q)
+				}
+				return deferred
+			})
 		}
 		p.touched = slices.DeleteFunc(p.touched, func(q *Pair) bool { return !q.takeTurn() })
 		if n < batchLen && len(p.touched) == 0 {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/rocecore"
+	"viaduct/internal/sock"
 	"viaduct/internal/wire/ib"
 )
 
@@ -19,11 +21,16 @@ import (
 // packets. Without a privilege the system may grant less.
 const bufferLen = 8 << 20
 
-// A socket is a UDP socket that sends and receives in batches.
+// A socket sends and receives packets in batches. It is the UDP socket of a port, or a connection
+// of a lane.
 type socket struct {
 	c   io.Closer
 	raw syscall.RawConn
 	tx  *sync.Pool // contains *transmission
+
+	// The runtime does not watch a UDP socket, because it would wake a thread for each packet, also
+	// for those that a polling consumer receives. These watches report only what is waited for.
+	in, out *sock.Watch // nil for a lane
 
 	trailer []byte // of a lane: follows each packet, which has no destination then
 }
@@ -75,11 +82,46 @@ func newSocket(at netip.AddrPort, shared bool) (socket, error) {
 	if err != nil {
 		return socket{}, err
 	}
-	s, err := socketOf(c)
+	defer c.Close()
+	raw, err := c.SyscallConn()
 	if err != nil {
-		c.Close()
+		return socket{}, err
+	}
+	var f *os.File
+	if cerr := raw.Control(func(fd uintptr) { f, err = unwatched(int(fd)) }); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return socket{}, err
+	}
+	s, err := socketOf(f)
+	s.in, s.out = new(sock.Watch), new(sock.Watch)
+	cerr := s.raw.Control(func(fd uintptr) {
+		if !s.in.Open(int(fd), unix.EPOLLIN) || !s.out.Open(int(fd), unix.EPOLLOUT) {
+			err = unix.EMFILE
+		}
+	})
+	if err == nil {
+		err = cerr
+	}
+	if err != nil {
+		s.close()
 	}
 	return s, err
+}
+
+// unwatched duplicates a descriptor. The runtime does not watch the duplicate, because it is in
+// blocking mode; every call of a socket says that it must not block.
+func unwatched(fd int) (*os.File, error) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(dup, false); err != nil {
+		unix.Close(dup)
+		return nil, err
+	}
+	return os.NewFile(uintptr(dup), "udp"), nil
 }
 
 // listen opens a UDP socket with the options RoCEv2 needs. Shared sockets of one user can have the
@@ -144,12 +186,34 @@ func setOptions(fd int, own netip.Addr) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1)
 }
 
-func (s *socket) close() error { return s.c.Close() }
+func (s *socket) close() error {
+	if s.in != nil {
+		s.in.Close()
+		s.out.Close()
+	}
+	return s.c.Close()
+}
 
-// wait calls f, which receives, until f returns true. It waits for packets between the calls. It
-// returns an error if the socket is closed.
+// wait calls f, which receives, and waits for packets if f returns false. It returns an error if the
+// socket is closed.
 func (s *socket) wait(f func() bool) error {
-	return s.raw.Read(func(uintptr) bool { return f() })
+	if s.in == nil {
+		return s.raw.Read(func(uintptr) bool { return f() })
+	}
+	if f() {
+		return nil
+	}
+	return s.sleep(s.in)
+}
+
+// sleep waits for a report of one of the watches.
+func (s *socket) sleep(w *sock.Watch) (err error) {
+	if cerr := s.raw.Control(func(fd uintptr) {
+		err = w.Sleep(func(uintptr) bool { return w.Ready(int(fd)) })
+	}); cerr != nil {
+		return cerr
+	}
+	return err
 }
 
 // receive reads packets into b without waiting, and returns their number. over is true if the
@@ -281,5 +345,13 @@ func (s *socket) sendOne(b []byte) error {
 // waitRoom calls f, which sends, until f returns true. It waits for room in the socket between the
 // calls. It returns an error if the socket is closed.
 func (s *socket) waitRoom(f func() bool) error {
-	return s.raw.Write(func(uintptr) bool { return f() })
+	if s.out == nil {
+		return s.raw.Write(func(uintptr) bool { return f() })
+	}
+	for !f() {
+		if err := s.sleep(s.out); err != nil {
+			return err
+		}
+	}
+	return nil
 }
