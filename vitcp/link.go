@@ -71,8 +71,8 @@ type link struct {
 	quiesced atomic.Bool // Stop has waited for both roles
 	fault    atomic.Pointer[fault]
 
-	tx    txState
-	rx    rxState
+	tx    sender
+	rx    receiver
 	count linkCounters
 }
 

@@ -20,8 +20,8 @@ const (
 	watchedLen = 8
 )
 
-// rxState belongs to the receive role.
-type rxState struct {
+// A receiver is the state of the receive role.
+type receiver struct {
 	placer.Placer
 	asm   assembly
 	acked vitcpwire.Number // number of this side's last message that the peer has acknowledged
@@ -44,7 +44,7 @@ type taking struct {
 }
 
 // taken returns the number of bytes of the message in place.
-func (x *rxState) taken() uint32 { return x.h.Offset + uint32(x.Placed()) }
+func (x *receiver) taken() uint32 { return x.h.Offset + uint32(x.Placed()) }
 
 // length returns the number of bytes of the message up to the end of the segment.
 func (x *taking) length() uint32 { return x.h.Offset + uint32(x.payload) }

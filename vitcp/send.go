@@ -11,10 +11,10 @@ import (
 	"viaduct/vi"
 )
 
-// txState belongs to the send role. Each descriptor becomes one message, of the operation's type.
-// The message is divided into segments, sent in order. [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2]
+// A sender is the state of the send role. Each descriptor becomes one message, of the operation's
+// type. The message is divided into segments, sent in order. [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2]
 // [VIT-2.2.2.2.3-3] [VIT-3.1-15]
-type txState struct {
+type sender struct {
 	last  vitcpwire.Number // number of the message that began last
 	turn  bool             // the next segment belongs to a response, if there is one
 	ended bool             // fillLast has run, so nothing may be sent any more
@@ -331,7 +331,7 @@ func (l *link) steady(b *frameio.Batch, ref regmem.Ref) (regmem.Ref, vi.Status) 
 }
 
 // uncopied releases the copies steady has made for a sent batch.
-func (t *txState) uncopied() {
+func (t *sender) uncopied() {
 	for i, c := range t.copied {
 		copiedSegments.Put(c)
 		t.copied[i] = nil
