@@ -949,7 +949,7 @@ func TestVIT_3_1_TransmitError(t *testing.T) {
 	t.Run("sender", func(t *testing.T) {
 		// If memory is deregistered in the middle of a message, the message ends as void. [V-30]
 		// [VIT-2.2.2.2.5-5]
-		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+		s := serveProbe(t, sessionOpts{cfg: drainLong, attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		r, _ := register(t, s.n, 64<<20, vi.MemAttributes{})
 		must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 64<<20))))
 		s.want(vitcpwire.Send)
