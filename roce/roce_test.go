@@ -42,19 +42,19 @@ func devices(t testing.TB) (a, b *Device) {
 	return open(), open()
 }
 
-// connected returns two connected queue pairs on two devices. Unless cfg says otherwise, they are
-// patient.
+// connected returns two connected queue pairs on two devices.
 func connected(t testing.TB, cfg Config) (a, b *QueuePair) {
 	t.Helper()
-	if cfg.Timeout == 0 {
-		cfg.Timeout = patient
-	}
 	da, db := devices(t)
 	return connect(t, da, db, cfg)
 }
 
+// connect returns two connected queue pairs. Unless cfg says otherwise, they are patient.
 func connect(t testing.TB, da, db *Device, cfg Config) (a, b *QueuePair) {
 	t.Helper()
+	if cfg.Timeout == 0 {
+		cfg.Timeout = patient
+	}
 	make := func(d *Device) *QueuePair {
 		q, err := d.NewQueuePair(cfg)
 		if err != nil {
@@ -187,7 +187,7 @@ func TestAtomicsTogether(t *testing.T) {
 	const pairs, adds = 4, 100
 	var g sync.WaitGroup
 	for range pairs {
-		a, err := da.NewQueuePair(Config{})
+		a, err := da.NewQueuePair(Config{Timeout: patient})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -454,7 +454,7 @@ func TestSharedAddress(t *testing.T) {
 	}
 	defer b.Close()
 	for _, pair := range [][2]*Device{{a, b}, {b, far}, {far, a}} {
-		qa, qb := connect(t, pair[0], pair[1], Config{Timeout: patient})
+		qa, qb := connect(t, pair[0], pair[1], Config{})
 		for _, q := range [][2]*QueuePair{{qa, qb}, {qb, qa}} {
 			in := make([]byte, 10_000)
 			if err := q[1].PostRecv(RecvWR{SG: []SGE{Buf(in)}}); err != nil {
