@@ -353,8 +353,8 @@ func (e *pairEnd) drop() {
 }
 
 // keptPairTime is how long an end is kept if a signal has interrupted the connect. A program that
-// connects again does so at once.
-const keptPairTime = time.Second
+// connects again does so at once, as soon as it has a processor.
+const keptPairTime = 5 * time.Second
 
 // keep keeps an end for the next connect of the socket with a cookie, after a signal has
 // interrupted the connect. It is needed because the listening program already has the connection.
