@@ -142,7 +142,7 @@ func run(ctx context.Context, o options) error {
 			rates, talks = []loss{1, 10, 50}, append(talks, lossTalks()...)
 		}
 		for _, l := range rates {
-			cs = append(cs, l.losing(tap, memoryCheck(dev, "", 1024)))
+			cs = append(cs, l.losing(tap, memoryCheck(dev, "", 1024, true)))
 		}
 	}
 	for _, t := range talks {
@@ -248,9 +248,9 @@ type check struct {
 }
 
 // memoryCheck returns a conversation of a device with the guest's memory-lending program.
-func memoryCheck(d *roce.Device, family string, mtu int) check {
+func memoryCheck(d *roce.Device, family string, mtu int, lossy bool) check {
 	return check{fmt.Sprintf("memory of the guest, MTU %d: Writes, Reads, atomic operations, a wrong key%s", mtu, family), 2_000_000 / mtu,
-		func(ctx context.Context, g *guest) error { return useMemory(ctx, d, g, mtu) }}
+		func(ctx context.Context, g *guest) error { return useMemory(ctx, d, g, mtu, lossy) }}
 }
 
 // checks returns all conversations with devices of the process. dev is the device of the IPv4
@@ -261,7 +261,7 @@ func checks(dev, dev6 *roce.Device) (cs []check) {
 			func(ctx context.Context, g *guest) error { return t.hold(ctx, d, g) }})
 	}
 	add := func(t talk) { addFor(dev, "", t) }
-	cs = append(cs, memoryCheck(dev, "", 1024), memoryCheck(dev, "", 4096), memoryCheck(dev6, ", IPv6", 4096))
+	cs = append(cs, memoryCheck(dev, "", 1024, false), memoryCheck(dev, "", 4096, false), memoryCheck(dev6, ", IPv6", 4096, false))
 	for _, serves := range []bool{false, true} {
 		addFor(dev6, ", IPv6", talk{roce.RC, 1024, 65535, 50, serves})
 		addFor(dev6, ", IPv6", talk{roce.UD, 4096, 1000, 50, serves})
