@@ -61,6 +61,7 @@ func answers(t *testing.T, c *Connection) (s string) {
 // TestROCE_RESP checks the answers of a responder to packets, one case a line.
 func TestROCE_RESP(t *testing.T) {
 	with := func(p *ib.Packet, f func(*ib.Packet)) *ib.Packet { f(p); return p }
+	unasked := func(p *ib.Packet) *ib.Packet { p.AckReq = false; return p }
 	for _, c := range []struct {
 		row, name string
 		change    func(*Config, *SendConfig)
@@ -73,6 +74,9 @@ func TestROCE_RESP(t *testing.T) {
 		{row: "ROCE-RESP-1", name: "send", receives: []int{10, 10}, in: []*ib.Packet{packet(ib.SendOnly, 100, 5)}, want: "ACK 100; ", got: "[ok 5]"},
 		{row: "ROCE-RESP-2", name: "gap", receives: []int{10, 10}, in: []*ib.Packet{packet(ib.SendOnly, 102, 5), packet(ib.SendOnly, 103, 5)}, want: "NAK PSN sequence error 100; ", got: "[]"},
 		{row: "ROCE-RESP-2", name: "gap twice", receives: []int{10, 10}, in: []*ib.Packet{packet(ib.SendOnly, 101, 5), packet(ib.SendOnly, 100, 5), packet(ib.SendOnly, 103, 1)}, want: "NAK PSN sequence error 100; ACK 100; NAK PSN sequence error 101; ", got: "[ok 5]"},
+		{row: "ROCE-RESP-14", name: "packet that ends a gap, without a request for an acknowledgement", receives: []int{10, 10},
+			in:   []*ib.Packet{unasked(packet(ib.SendOnly, 101, 5)), unasked(packet(ib.SendOnly, 100, 5)), unasked(packet(ib.SendOnly, 101, 5))},
+			want: "NAK PSN sequence error 100; ACK 100; ", got: "[ok 5 ok 5]"},
 		{row: "ROCE-RESP-3", name: "send again", receives: []int{10, 10}, in: []*ib.Packet{packet(ib.SendOnly, 100, 5), packet(ib.SendOnly, 101, 5), packet(ib.SendOnly, 100, 5)}, want: "ACK 101; ", got: "[ok 5 ok 5]"},
 		{row: "ROCE-RESP-3", name: "write again", in: []*ib.Packet{packet(ib.WriteOnly, 100, 8), packet(ib.WriteOnly, 100, 8)}, want: "ACK 100; ", touched: 1, got: "[]"},
 		{row: "ROCE-RESP-3", name: "write again after a NAK", in: []*ib.Packet{packet(ib.WriteOnly, 100, 8), packet(ib.WriteOnly, 102, 8), packet(ib.WriteOnly, 100, 8)},
@@ -111,7 +115,7 @@ func TestROCE_RESP(t *testing.T) {
 		{row: "ROCE-RESP-11", name: "nothing", in: []*ib.Packet{with(packet(ib.WriteOnly, 100, 0), func(p *ib.Packet) { p.RETH.RKey = 0 }), with(packet(ib.ReadRequest, 101, 0), func(p *ib.Packet) { p.RETH.RKey = 0 })},
 			want: "ACK 100; RC RDMA Read Response Only 101; ", got: "[]"},
 		{row: "ROCE-RESP-12", name: "long message", receives: []int{300}, in: []*ib.Packet{packet(ib.SendFirst, 100, 256), packet(ib.SendLast, 101, 50)}, want: "ACK 100; NAK invalid request 101; ", got: "[local length error 0]"},
-		{row: "ROCE-RESP-14", name: "not asked for", receives: []int{10}, in: []*ib.Packet{with(packet(ib.SendOnly, 100, 5), func(p *ib.Packet) { p.AckReq = false })}, want: "", got: "[ok 5]"},
+		{row: "ROCE-RESP-14", name: "not asked for", receives: []int{10}, in: []*ib.Packet{unasked(packet(ib.SendOnly, 100, 5))}, want: "", got: "[ok 5]"},
 		{row: "ROCE-RESP-16", name: "after a NAK", receives: []int{10}, in: []*ib.Packet{packet(ib.SendLast, 100, 5), packet(ib.SendOnly, 100, 5)}, want: "NAK invalid request 100; ", got: "[]"},
 		{row: "ROCE-RESP-17", name: "misaligned", in: []*ib.Packet{with(packet(ib.FetchAdd, 100, 0), func(p *ib.Packet) { p.Atomic.VA += 4 })}, want: "NAK invalid request 100; ", got: "[]"},
 		{row: "ROCE-RESP-17", name: "key", in: []*ib.Packet{with(packet(ib.CompareSwap, 100, 0), func(p *ib.Packet) { p.Atomic.RKey++ })}, want: "NAK remote access error 100; ", got: "[]"},

@@ -65,7 +65,9 @@ func (c *Connection) execute(p *ib.Packet) bool {
 	if p.Opcode.Ends() {
 		c.completedMessage()
 	}
-	if p.AckReq { // [ROCE-RESP-14]
+	// Linux's rxe ignores a NAK unless an acknowledgement has arrived since the previous one. So the
+	// packet that ends a gap is always acknowledged.
+	if p.AckReq || r.silent { // [ROCE-RESP-14]
 		c.answer(p.PSN, ib.ACK)
 	}
 	return true

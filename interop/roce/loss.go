@@ -73,9 +73,9 @@ func (l loss) losing(tap string, c check) check {
 // packets to lose some. The pingpong programs are not among them: they end with their last message,
 // and leave a peer alone whose last acknowledgement was lost.
 //
-// The guest waits for a time-out after many lost packets, because Linux 6.1's rxe ignores a NAK
-// unless an acknowledgement has arrived since the previous one. Therefore the time-out is 268 ms
-// instead of the 1 s of the option patient, and there are fewer messages with a loss of 5 %.
+// The guest waits for a time-out if a NAK or a response to a Read is lost, and Linux 6.1's rxe also
+// ignores a NAK unless an acknowledgement has arrived since the previous one. Therefore the time-out
+// is 268 ms instead of the 1 s of the option patient, and there are fewer messages with a loss of 5 %.
 func lossTalks() (ts []deviceTalk) {
 	f := ipv4
 	for _, l := range []loss{1, 10, 50} {
