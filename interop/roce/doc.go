@@ -13,6 +13,12 @@
 // CRC. Creating a tap interface needs root. Without root, QEMU, Debian's packages or port 4791 the
 // program prints what is missing, and skips.
 //
+// A program of another user that opens UDP port 4791 of all addresses meanwhile, such as
+// interop/rxe, makes conversations fail. A network namespace keeps the two apart, once the kernel's
+// package is in the cache:
+//
+//	unshare -n sh -c 'ip link set lo up && go run ./interop/roce'
+//
 // Programs in the guest exchange messages with a peer in this process, as server and as client:
 // over reliable and unreliable connections and datagrams, with path MTUs of 1024 and 4096, and
 // sizes from a byte to a MiB. All data is compared. The same programs also run on this machine
