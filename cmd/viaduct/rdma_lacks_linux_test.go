@@ -21,7 +21,7 @@ const asRDMALacks = "VIADUCT_TEST_RDMA_LACKS"
 // programs give no line.
 func TestRDMALacks(t *testing.T) {
 	t.Parallel()
-	r := good(t, "run", "--rdma", "--", "env", asRDMALacks+"=1", os.Args[0])
+	r := good(t, "run", "--rdma", "--", "env", calm, asRDMALacks+"=1", os.Args[0])
 	for _, want := range []string{
 		"siw0 for datagrams (UD), which iWARP does not have: run it with --device rxe0",
 		"siw0 for unreliable connections (UC), which iWARP does not have: run it with --device rxe0",

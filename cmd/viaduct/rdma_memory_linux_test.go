@@ -34,7 +34,7 @@ func TestRDMAMemory(t *testing.T) {
 	for _, mode := range []string{"read", "write"} {
 		for _, flags := range [][]string{nil, {"--tcp"}} {
 			t.Run(strings.Join(append([]string{mode}, flags...), " "), func(t *testing.T) {
-				args := append(append([]string{"run", "--rdma"}, flags...), "--", "env",
+				args := append(append([]string{"run", "--rdma"}, flags...), "--", "env", calm,
 					fmt.Sprintf("%s=first %s %d", asRDMAMemory, mode, freePort(t)), os.Args[0])
 				r := goodLong(t, args...)
 				if !strings.Contains(r.stdout, "second: done") {

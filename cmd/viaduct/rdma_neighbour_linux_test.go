@@ -42,7 +42,7 @@ func TestRDMANeighbour(t *testing.T) {
 				what = "requests"
 			}
 			arg := fmt.Sprintf("%s=both %s", asRDMANeighbour, what)
-			r := goodLong(t, append(append([]string{"run", "--rdma"}, flags...), "--", "env", arg, os.Args[0])...)
+			r := goodLong(t, append(append([]string{"run", "--rdma"}, flags...), "--", "env", calm, arg, os.Args[0])...)
 			var transfers, commands, requests int
 			for line := range strings.Lines(r.stdout) {
 				fmt.Sscanf(line, "honest: %d transfers", &transfers)

@@ -47,7 +47,7 @@ func TestRDMANumbers(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			cmd := command(ctx, "run", "--rdma", "--", "sh", "-c", c.inside+` && exec env "$0=$1" "$2"`,
+			cmd := command(ctx, "run", "--rdma", "--", "sh", "-c", c.inside+` && exec env `+calm+` "$0=$1" "$2"`,
 				asRDMANumbers, fmt.Sprint(c.open), os.Args[0])
 			cmd.Args = slices.Concat([]string{"sh", "-c", c.outside + ` && exec "$0" "$@"`}, cmd.Args)
 			cmd.Path = "/bin/sh"

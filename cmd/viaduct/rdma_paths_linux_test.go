@@ -20,7 +20,7 @@ const asRDMAPaths = "VIADUCT_TEST_RDMA_PATHS"
 // and through symbolic links.
 func TestRDMAPathCalls(t *testing.T) {
 	t.Parallel()
-	r := good(t, "run", "--rdma", "--", "env", asRDMAPaths+"="+t.TempDir(), os.Args[0])
+	r := good(t, "run", "--rdma", "--", "env", calm, asRDMAPaths+"="+t.TempDir(), os.Args[0])
 	if r.stdout != "done\n" {
 		t.Errorf("%s%s", r.stdout, r.stderr)
 	}

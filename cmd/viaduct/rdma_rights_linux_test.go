@@ -27,7 +27,7 @@ func TestRDMARights(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"--tcp"}} {
 		t.Run(fmt.Sprint(flags), func(t *testing.T) {
-			good(t, slices.Concat([]string{"run", "--rdma"}, flags, []string{"--", "env", asRDMARights + "=1", os.Args[0]})...)
+			good(t, slices.Concat([]string{"run", "--rdma"}, flags, []string{"--", "env", calm, asRDMARights + "=1", os.Args[0]})...)
 		})
 	}
 }

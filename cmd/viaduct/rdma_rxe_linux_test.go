@@ -31,7 +31,7 @@ const asRXEStreams = "VIADUCT_TEST_RXE_STREAMS"
 func TestRXEStreams(t *testing.T) {
 	lengthy(t, "8 s")
 	t.Parallel()
-	r := goodLong(t, "run", "--rdma", "--device", "rxe0", "--", "env",
+	r := goodLong(t, "run", "--rdma", "--device", "rxe0", "--", "env", calm,
 		fmt.Sprintf("%s=%d", asRXEStreams, *rdmaStreams), os.Args[0])
 	var streams, commands, done, attacks int
 	fmt.Sscanf(strings.TrimSpace(r.stdout), "%d streams, %d commands, %d done, %d attacks",

@@ -26,7 +26,7 @@ const asRXEBlocked = "VIADUCT_TEST_RXE_BLOCKED"
 // file. A single short request, which is executed before its call is answered, never waits.
 func TestRXEBlockedMemory(t *testing.T) {
 	t.Parallel()
-	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRXEBlocked+"=1", os.Args[0])
+	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", calm, asRXEBlocked+"=1", os.Args[0])
 	if why, skipped := strings.CutPrefix(strings.TrimSpace(r.stdout), "skipped: "); skipped {
 		t.Skipf("SKIPPED: there is no userfaultfd for the kernel's accesses here: %s", why)
 	}

@@ -25,7 +25,7 @@ import (
 func TestRXENeighbour(t *testing.T) {
 	lengthy(t, "6 s")
 	t.Parallel()
-	r := goodLong(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRDMANeighbour+"=both rxe", os.Args[0])
+	r := goodLong(t, "run", "--rdma", "--device", "rxe0", "--", "env", calm, asRDMANeighbour+"=both rxe", os.Args[0])
 	var transfers, commands, requests int
 	for line := range strings.Lines(r.stdout) {
 		fmt.Sscanf(line, "honest: %d transfers", &transfers)

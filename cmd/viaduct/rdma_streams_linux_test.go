@@ -32,7 +32,7 @@ var rdmaStreams = flag.Int("streams", 150,
 func TestRDMAStreams(t *testing.T) {
 	lengthy(t, "5 s")
 	t.Parallel()
-	r := goodLong(t, "run", "--rdma", "--", "env",
+	r := goodLong(t, "run", "--rdma", "--", "env", calm,
 		fmt.Sprintf("%s=%d %d", asRDMAStreams, *rdmaStreams, freePort(t)), os.Args[0])
 	var streams, commands, done, connections int
 	fmt.Sscanf(strings.TrimSpace(r.stdout), "%d streams, %d commands, %d done, %d connections",
