@@ -65,7 +65,8 @@ type Config struct {
 
 	// Timeout is the time without an acknowledgement after which packets are retransmitted; 0 means
 	// 67 ms, a negative value never. Retries is the number of retransmissions without progress
-	// after which the peer is given up; 0 means 7, a negative value none.
+	// after which the peer is given up; 0 means 31, a negative value none. With both defaults a peer
+	// may be silent for two seconds, which a process on a busy machine can be.
 	Timeout time.Duration
 	Retries int
 	// RNRRetries is how often a message is retransmitted to a peer that has no receive for the
@@ -91,7 +92,7 @@ func (c *Config) setDefaults(d *Device) {
 	def(&c.RecvDepth, DefaultDepth)
 	def(&c.MTU, 1024)
 	def(&c.Reads, 16)
-	def(&c.Retries, 7)
+	def(&c.Retries, 31)
 	def(&c.RNRRetries, rocecore.RNRForever)
 	c.Retries = max(c.Retries, 0)
 	c.RNRRetries = min(max(c.RNRRetries, 0), rocecore.RNRForever)
