@@ -312,12 +312,12 @@ func trials() []trial {
 		briefly(perf("ib_send_lat -e")), briefly(perf("ib_read_lat -e")).without(one),
 		withPeer(perf("ib_send_bw")), withPeer(perf("ib_write_bw")), withPeer(perf("ib_read_bw")),
 		briefly(perf("ib_send_bw -q 8")).without(one), briefly(perf("ib_write_bw -q 8")).without(two), perf("ib_read_bw -q 8"),
-		// With more messages than its --tx-depth the tool can hang, see docs/run-rdma.md.
-		briefly(perf("ib_send_bw --use-srq -q 4 -n 120")), perf("ib_send_bw --use-srq"), perf("ib_send_lat --use-srq"),
+		// With several queue pairs the tool can hang, see docs/run-rdma.md.
+		briefly(perf("ib_send_bw --use-srq")), perf("ib_send_lat --use-srq"),
 		perf("ib_send_bw -e"), perf("ib_read_bw -e"), perf("ib_send_bw -b"), perf("ib_write_bw -b"), perf("ib_read_bw -b"),
 		perf("ib_send_bw -s 65536"), perf("ib_write_bw -s 8388608 -n 20"), perf("ib_read_bw -s 8388608 -n 20"),
 		perf("ib_send_lat -a -n 50"), perf("ib_write_lat -a -n 50"), perf("ib_read_lat -a -n 50"),
-		perf("ib_send_lat -e --use-srq"), perf("ib_send_bw -e --use-srq -q 4"),
+		perf("ib_send_lat -e --use-srq"), perf("ib_send_bw -e --use-srq"),
 		{name: "pyverbs", needs: []string{"python3", pyverbsTests + "/run_tests.py"}, alone: []string{"sh", "-c", pyverbsScript}, judge: judgePyverbs},
 	}...)
 }

@@ -38,8 +38,8 @@ func perftests() (all []trial) {
 		long []string
 	}{
 		{"ib_send_lat", []string{"", "-c UC", "-c UD", "-e", "-R", "-c UD -R"}, []string{"-e -R", "--use-srq"}},
-		{"ib_send_bw", []string{"", "-b", "-c UC", "-c UD", "--use-srq -q 4", "-l 32", "-R"},
-			[]string{"-e", "-q 8 -b", "-q 8 -b -c UC", "-q 8 -b -c UD", "-c UD -R", "--use-srq -q 4 -R", "-l 32 -c UC", "-l 32 -c UD"}},
+		{"ib_send_bw", []string{"", "-b", "-c UC", "-c UD", "--use-srq", "-l 32", "-R"},
+			[]string{"-e", "-q 8 -b", "-q 8 -b -c UC", "-q 8 -b -c UD", "-c UD -R", "--use-srq -R", "-l 32 -c UC", "-l 32 -c UD"}},
 		{"ib_write_lat", []string{"", "-c UC", "-R"}, []string{"-s 1048576"}},
 		{"ib_write_bw", []string{"", "-q 8 -b", "-l 32", "-R"}, []string{"-c UC", "-q 8 -b -c UC", "-q 8 -b -R", "-l 32 -q 8"}},
 		{"ib_read_lat", []string{"", "-e", "-R"}, []string{"-s 1048576"}},
