@@ -59,17 +59,32 @@ static void rejected(int n)
 		expect(take_event(active, RDMA_CM_EVENT_REJECTED), -ECONNREFUSED, "status of REJECTED");
 }
 
+/* hold_port binds a TCP socket that does not listen, so that no other program gets the port. */
+static int hold_port(uint16_t port)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int s = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+
+	need(s >= 0, "socket");
+	need(setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0, "SO_REUSEADDR");
+	need(bind(s, (struct sockaddr *)&a, sizeof(a)) == 0, "bind to the port of a destroyed listener");
+	return s;
+}
+
 static void no_listener(void)
 {
 	struct rdma_cm_id *l = listen_at(passive, 0, 1);
 	uint16_t port = port_of(l);
+	int s;
 
 	rdma_destroy_id(l);
+	s = hold_port(port);
 	make_end(&crowd[0], resolve(active, port), false);
 	need(dial(&crowd[0], NULL, 0) == 0, "rdma_connect");
 	rejected(1);
 	expect_silence(active);
 	leave(1);
+	close(s);
 }
 
 static void backlog_of_none(void)
