@@ -11,7 +11,8 @@
 // receive packets one by one.
 //
 // One goroutine receives. A consumer that polls ([Port.Poll]) also receives, a bounded number of
-// packets at a time. Whoever has packets to send sends them with the lock of their Pair held, so
-// that they leave in order. On Linux no caller waits for the network interface: if the socket is
-// full, or a Pair has very many packets to send, a second goroutine sends the remaining packets.
+// packets at a time; on Linux the goroutine leaves the socket to the consumer meanwhile. Whoever has
+// packets to send sends them with the lock of their Pair held, so that they leave in order. On Linux
+// no caller waits for the network interface: if the socket is full, or a Pair has very many packets
+// to send, a second goroutine sends the remaining packets.
 package roceudp

@@ -40,7 +40,7 @@ func (p *Port) receive(l *lane) {
 		s = &l.sock
 	}
 	for !over {
-		if l == nil {
+		if l == nil && pollReads {
 			p.stepAside()
 		}
 		err := s.wait(func() bool {

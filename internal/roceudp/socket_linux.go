@@ -21,6 +21,10 @@ import (
 // packets. Without a privilege the system may grant less.
 const bufferLen = 8 << 20
 
+// pollReads reports whether Poll reads the socket itself. Only then can the goroutine of a port leave
+// the socket to a consumer that polls.
+const pollReads = true
+
 // A socket sends and receives packets in batches. It is the UDP socket of a port, or a connection
 // of a lane.
 type socket struct {
@@ -28,8 +32,8 @@ type socket struct {
 	raw syscall.RawConn
 	tx  *sync.Pool // contains *transmission
 
-	// The runtime does not watch a UDP socket, because it would wake a thread for each packet, also
-	// for those that a polling consumer receives. These watches report only what is waited for.
+	// The runtime does not watch a UDP socket, because it would wake a thread for each packet, even if
+	// a polling consumer receives the packet. These watches wake only a goroutine that waits.
 	in, out *sock.Watch // nil for a lane
 
 	trailer []byte // of a lane: follows each packet, which has no destination then
@@ -88,26 +92,26 @@ func newSocket(at netip.AddrPort, shared bool) (socket, error) {
 		return socket{}, err
 	}
 	var f *os.File
-	if cerr := raw.Control(func(fd uintptr) { f, err = unwatched(int(fd)) }); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return socket{}, err
-	}
-	s, err := socketOf(f)
-	s.in, s.out = new(sock.Watch), new(sock.Watch)
-	cerr := s.raw.Control(func(fd uintptr) {
-		if !s.in.Open(int(fd), unix.EPOLLIN) || !s.out.Open(int(fd), unix.EPOLLOUT) {
+	in, out := new(sock.Watch), new(sock.Watch)
+	if cerr := raw.Control(func(fd uintptr) {
+		if f, err = unwatched(int(fd)); err == nil && !(in.Open(int(f.Fd()), unix.EPOLLIN) && out.Open(int(f.Fd()), unix.EPOLLOUT)) {
 			err = unix.EMFILE
 		}
-	})
-	if err == nil {
+	}); err == nil {
 		err = cerr
 	}
-	if err != nil {
-		s.close()
+	var s socket
+	if err == nil {
+		s, err = socketOf(f)
 	}
-	return s, err
+	if err != nil {
+		in.Close()
+		out.Close()
+		f.Close()
+		return socket{}, err
+	}
+	s.in, s.out = in, out
+	return s, nil
 }
 
 // unwatched duplicates a descriptor. The runtime does not watch the duplicate, because it is in

@@ -11,6 +11,9 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
+// pollReads is false, because only wait reads the socket: Poll gets what wait has read.
+const pollReads = false
+
 // A socket is a UDP socket. A goroutine reads one packet at a time in wait, and hands it to receive
 // through the channel.
 type socket struct {
