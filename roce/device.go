@@ -21,8 +21,8 @@ type Device struct {
 
 // Open opens the device of addr, an address of this host. On Linux, devices of other processes of
 // the same user, and of this process, may have the same address, unless the user is 65534, which
-// stands for every unknown user. Open fails if any other socket has
-// bound port 4791 of addr. The caller closes the device.
+// stands for every unknown user. Open fails if any other socket has bound port 4791 of addr. The
+// caller closes the device.
 func Open(addr netip.Addr) (*Device, error) {
 	port, err := roceudp.Open(addr)
 	if err != nil {

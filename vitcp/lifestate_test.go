@@ -67,8 +67,8 @@ func TestLifeOnce(t *testing.T) {
 	}
 }
 
-// The Disconnect acknowledges a message that the receive role was still finishing when the consumer,
-// who had the message already, disconnected. [VIT-3.1-ACK-2] [V-17]
+// A consumer disconnects although the receive role has not recorded the consumer's last message yet.
+// The last segment acknowledges the message. [VIT-3.1-ACK-2] [V-17]
 func TestDisconnectAcknowledges(t *testing.T) {
 	for _, agreed := range []bool{false, true} {
 		o := sessionOpts{attrs: reliableAll}

@@ -78,8 +78,9 @@ func (l *link) publish() {
 
 func (l *link) fill(b *frameio.Batch) {
 	if s := l.life.Load(); !s.running() {
-		// Until Stop has waited, the receive role may still record a message. The last segment must
-		// acknowledge it, or the peer's send, whose message the consumer has, would be flushed.
+		// The receive role may still record a message for acknowledgement until Stop has waited for
+		// the role. The consumer may have the message already. The last segment must acknowledge the
+		// message, because the peer's send would be flushed otherwise.
 		if s != lifeLeaving || l.quiesced.Load() {
 			l.fillLast(b)
 		}

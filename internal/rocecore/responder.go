@@ -66,7 +66,7 @@ func (c *Connection) execute(p *ib.Packet) bool {
 		c.completedMessage()
 	}
 	// Linux's rxe ignores a NAK unless an acknowledgement has arrived since the previous one. So the
-	// packet that ends a gap is always acknowledged.
+	// packet that a NAK has asked for is always acknowledged.
 	if p.AckReq || r.silent { // [ROCE-RESP-14]
 		c.answer(p.PSN, ib.ACK)
 	}
