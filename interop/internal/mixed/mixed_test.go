@@ -124,7 +124,9 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A flip is a connection that inverts one bit of the read bytes, after a number of bytes.
+// A flip is a connection that inverts one bit in each of two of the read bytes: one after a number
+// of bytes, and one 8 bytes later. No checksum covers the time stamp of FCIP, which is 8 bytes
+// long, so that at most one of the two bytes is in a time stamp.
 type flip struct {
 	net.Conn
 	left int
@@ -132,8 +134,10 @@ type flip struct {
 
 func (c *flip) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if c.left >= 0 && n > c.left {
-		b[c.left] ^= 4
+	for _, at := range []int{c.left, c.left + 8} {
+		if at >= 0 && at < n {
+			b[at] ^= 4
+		}
 	}
 	c.left -= n
 	return n, err
