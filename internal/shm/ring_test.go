@@ -357,7 +357,9 @@ func TestStreamWithSleepers(t *testing.T) {
 		for sent := 0; sent < total; {
 			switch r.IntN(64) {
 			case 0:
+				p.grow.mu.Lock()
 				p.grow.due = true
+				p.grow.mu.Unlock()
 			case 1:
 				go shrinkCalm()
 			}
