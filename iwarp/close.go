@@ -148,14 +148,16 @@ func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	return nil
 }
 
-func init() {
-	attend.CloseSoon = func(qp any) bool { return qp.(*QueuePair).closeSoon() }
-}
+// stream is a QueuePair as an [attend.Stream], for a RecvSource that is an [attend.StreamUser].
+type stream QueuePair
 
-// closeSoon closes the stream like Close if both directions end within 100 us, and returns true.
-// Otherwise it returns false, and the stream must still be closed; our direction is closing or has
-// ended.
-func (q *QueuePair) closeSoon() bool {
+// Progress implements [attend.Stream].
+func (s *stream) Progress() attend.SourceSleeper { return (*progress)(s.recvs.cq) }
+
+// CloseSoon implements [attend.Stream]. It returns true if both directions end within 100 us.
+// Otherwise our direction is closing or has ended.
+func (s *stream) CloseSoon() bool {
+	q := (*QueuePair)(s)
 	q.life.closer.Store(true)
 	if q.closeWrite() != nil || !q.link.ready.Load() {
 		return false

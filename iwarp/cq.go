@@ -223,10 +223,6 @@ func (c *CompletionQueue) detach(q *QueuePair, depth int) {
 // from the attached connections.
 type progress CompletionQueue
 
-func init() {
-	attend.ProgressOf = func(queue any) attend.SourceSleeper { return (*progress)(queue.(*CompletionQueue)) }
-}
-
 // maxPolled is the largest number of connections a consumer polls itself. With more connections,
 // the system calls of polling cost more than they gain, so the goroutines of the connections
 // receive.

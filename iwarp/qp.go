@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"viaduct/internal/attend"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/samehost"
 )
@@ -65,6 +66,9 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := q.attach(); err != nil {
 		q.mem.dev.remove(q)
 		return nil, err
+	}
+	if u, ok := cfg.Source.(attend.StreamUser); ok {
+		u.SetStream((*stream)(q))
 	}
 	return q, nil
 }

@@ -194,7 +194,7 @@ func (c *Conn) endSoon(answer bool) {
 	c.unlock()
 	switch {
 	case letGo == nil:
-	case attend.CloseSoon(c.qp):
+	case (*c.stream.Load()).CloseSoon():
 		c.mu.Lock()
 		c.drained()
 		c.unlock()

@@ -73,7 +73,7 @@ func (d *driver) release(reset bool, err error) {
 // drained completes the end of the connection, after the stream has ended and no request will
 // complete any more.
 func (d *driver) drained() {
-	cq := d.queue.Load()
+	cq := d.cq
 	for n := cq.PollN(d.comps[:]); n > 0; n = cq.PollN(d.comps[:]) {
 		for i := range d.comps[:n] {
 			switch e := &d.comps[i]; {

@@ -22,11 +22,12 @@ type driver struct {
 	path   Path
 	token  []byte
 
-	queue atomic.Pointer[iwarp.CompletionQueue] // completion queue of the stream
+	stream atomic.Pointer[attend.Stream] // the current stream; only attach changes it
 
 	mu     perturb.Mutex // guards all fields below; released by unlock
 	m      *sdpcore.Machine
 	qp     *iwarp.QueuePair
+	cq     *iwarp.CompletionQueue // completion queue of the stream
 	state  streamState
 	pooled bool // whether goroutines may be workers, see attend.Go
 	acts   []sdpcore.Action
@@ -84,8 +85,8 @@ func (d *driver) init(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Pa
 
 // attach makes the driver use the stream of a set-up, at first and again after a suspension.
 func (d *driver) attach(s *setup) {
-	d.qp = s.qp
-	d.queue.Store(s.cq)
+	d.qp, d.cq = s.qp, s.cq
+	d.stream.Store(&s.in.stream)
 	d.pooled = s.pooled
 	d.recv.move(s.in)
 	d.send.attach(s.qp, d.layout, s.sendDepth)
@@ -96,7 +97,7 @@ func (d *driver) attach(s *setup) {
 func (d *driver) begin() {
 	d.mu.Lock()
 	defer d.unlock()
-	d.queue.Load().Handle(d.completed)
+	d.cq.Handle(d.completed)
 }
 
 func (d *driver) now() sdpcore.Time { return time.Since(d.born) }
@@ -140,7 +141,7 @@ func (d *driver) unlockOnly() (left bool) {
 			d.flow.brought(d.flow.streak-before, full, d.now)
 		}
 		d.setAlarm()
-		cq, stopped := d.queue.Load(), d.state.stopped()
+		cq, stopped := d.cq, d.state.stopped()
 		d.mu.Unlock()
 		if stopped || cq.Len() == 0 || !d.mu.TryLock() {
 			return left
@@ -149,7 +150,7 @@ func (d *driver) unlockOnly() (left bool) {
 }
 
 // progress returns the object that receives for a waiting call.
-func (d *driver) progress() attend.SourceSleeper { return attend.ProgressOf(d.queue.Load()) }
+func (d *driver) progress() attend.SourceSleeper { return (*d.stream.Load()).Progress() }
 
 // look receives arrivals without waiting, and passes them to the machine. After the end of the
 // stream, look does nothing. mu must be held.
@@ -165,7 +166,7 @@ func (d *driver) run() bool {
 	if d.state.stopped() {
 		return false
 	}
-	cq := d.queue.Load()
+	cq := d.cq
 	n := cq.PollN(d.comps[:])
 	if n == 0 {
 		return false

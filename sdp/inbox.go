@@ -3,6 +3,7 @@ package sdp
 import (
 	"sync"
 
+	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
@@ -16,9 +17,10 @@ import (
 // The inbox is the stream's iwarp.RecvSource, whose methods are called in the receive role. mu
 // guards the state shared by these methods and the connection. mu is locked after all other locks.
 type inbox struct {
+	stream attend.Stream
 	layout sdpwire.Layout
-	size   int  // bytes of a Private Buffer
 	rests  bool // the last lend lent nothing, found nothing lent, and no read waits; used by lend only
+	size   int  // bytes of a Private Buffer
 
 	mu    perturb.Mutex // guards all fields below
 	slots []*slot       // slots from index made on are nil
@@ -28,8 +30,8 @@ type inbox struct {
 
 	// These fields describe the lent buffer of a waiting read.
 	lent    bool   // a buffer is lent, even if all of it has been used
-	into    []byte // unused rest of the lent buffer
 	closed  bool   // a payload went to a Private Buffer, and later payload must follow it there
+	into    []byte // unused rest of the lent buffer
 	longest int    // longest payload placed in the lent buffer, in bytes; 0 after lend
 	usual   int    // payload of the last message in the buffer, for the next prediction
 	open    int    // length of the current message, if its payload goes to the lent buffer; otherwise 0
@@ -46,7 +48,13 @@ type slot struct {
 	sg   [3]iwarp.SGE
 }
 
-var _ iwarp.RecvSource = (*inbox)(nil)
+var (
+	_ iwarp.RecvSource  = (*inbox)(nil)
+	_ attend.StreamUser = (*inbox)(nil)
+)
+
+// SetStream implements [attend.StreamUser].
+func (in *inbox) SetStream(s attend.Stream) { in.stream = s }
 
 func newInbox(layout sdpwire.Layout, n, size int) *inbox {
 	return &inbox{layout: layout, size: size, slots: make([]*slot, n)}

@@ -39,13 +39,22 @@ type SourceSleeper interface {
 	SleepAt(s *Sleeper) bool
 }
 
-// ProgressOf returns the SourceSleeper for the connections of a completion queue of package iwarp.
-// iwarp sets ProgressOf, because types of attend are no part of iwarp's interface.
-var ProgressOf func(queue any) SourceSleeper
+// A Stream is what package sdp needs of a stream of package iwarp besides iwarp's own interface,
+// which has no types of attend.
+type Stream interface {
+	// Progress returns the SourceSleeper for the connections of the stream's receive queue.
+	Progress() SourceSleeper
 
-// CloseSoon closes a stream of package iwarp, like Close, if no long wait is needed. The result is
-// false if the stream must still be closed. iwarp sets CloseSoon.
-var CloseSoon func(qp any) bool
+	// CloseSoon closes the stream, like Close, if no long wait is needed. The result is false if
+	// the stream must still be closed.
+	CloseSoon() bool
+}
+
+// A StreamUser is an iwarp.RecvSource that uses the Stream it receives for.
+type StreamUser interface {
+	// SetStream is called before the first call of the RecvSource.
+	SetStream(Stream)
+}
 
 // A Condition is the condition a consumer waits for, for example that a queue has an entry.
 type Condition interface {
