@@ -38,7 +38,7 @@ func TestAllocs(t *testing.T) {
 		noCRC  bool
 	}{
 		{name: "CRC"}, {name: "no CRC", noCRC: true},
-		{name: "markers", ci: Config{Markers: true}, cr: Config{Markers: true}},
+		{name: "markers", ci: Config{Interop: Interop{Markers: true}}, cr: Config{Interop: Interop{Markers: true}}},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			v.ci.Device, v.cr.Device = NewDevice(DeviceConfig{NoCRC: v.noCRC}), NewDevice(DeviceConfig{NoCRC: v.noCRC})

@@ -138,7 +138,7 @@ func TestBeginLong(t *testing.T) {
 		{name: "memory that is gone", head: send(rdmap.SendSE, 0, true), size: size, come: 5000, ends: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := &Config{NoNudge: true, Markers: c.mark, MaxFPDU: 60000,
+			cfg := &Config{Interop: Interop{NoNudge: true, Markers: c.mark, MaxFPDU: 60000},
 				Device: NewDevice(DeviceConfig{NoCRC: !c.crc})}
 			var q *QueuePair
 			if c.lent {

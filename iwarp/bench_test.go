@@ -28,7 +28,7 @@ var framings = []struct {
 
 func benchPair(b *testing.B, crc bool, fpdu int) (x, y *QueuePair) {
 	cfg := func() *Config {
-		return &Config{Device: NewDevice(DeviceConfig{NoCRC: !crc}), FPDUSize: fpdu,
+		return &Config{Device: NewDevice(DeviceConfig{NoCRC: !crc}), Interop: Interop{FPDUSize: fpdu},
 			Congestion: congestion(), SendDepth: 256, RecvDepth: 256}
 	}
 	return connect(b, cfg(), cfg())

@@ -67,8 +67,6 @@ type Config struct {
 	// accepts every Request. At most 252 bytes reach every peer, because some peers truncate longer
 	// data.
 	Private []byte
-	// MaxPrivate is the largest PD_Length to send, in bytes; 0 means 256, at most 512.
-	MaxPrivate int
 
 	// IRD is the number of the peer's Reads served at a time, and ORD the largest number of our
 	// outstanding Reads. Zero means 16, negative means none. QueuePair.IRD and ORD return the
@@ -78,48 +76,12 @@ type Config struct {
 	MaxIRD int
 	// MinORD makes a Responder reject a peer with a smaller IRD; 0 rejects none.
 	MinORD int
-	// ULPDepth announces in the Request a negotiation of the depths by the two ULPs themselves.
-	ULPDepth bool
-
-	// Plain uses revision 1 of MPA, without depths and without the peer-to-peer model.
-	Plain bool
-	// PlainFallback makes Dial try revision 1 on a second connection if the peer closed the first
-	// one without an answer.
-	PlainFallback bool
-	// PlainOnly makes a Responder refuse revision 2.
-	PlainOnly bool
-	// ClientServer asks for the model where the Initiator's ULP sends first. Without ClientServer,
-	// the stack itself sends a first message, and the Responder may then send.
-	ClientServer bool
-	// EarlyResponder lets a Responder send before an FPDU has arrived, because an agreement above
-	// MPA, for example a message on another connection, ensures that the Initiator is ready.
-	// Sending first breaks a rule of RFC 5044, so do not set EarlyResponder for unknown peers.
-	EarlyResponder bool
-
-	// Markers asks for markers in the received stream. A peer gets the markers it asks for in any
-	// case.
-	Markers bool
-	// FPDUSize fixes the size of ULPDUs in bytes, 128 to 64766. 0 fits FPDUs to TCP segments, about
-	// 64 KiB on a loopback interface. Software peers take any size, and large ones are faster;
-	// adapters may be slow with FPDUs not aligned to segments.
-	FPDUSize int
-	// MaxFPDU is the largest accepted ULPDU, in bytes; 0 means no limit.
-	MaxFPDU int
 
 	// Atomic and Immediate enable the messages of RFC 7306. There is no negotiation on the wire:
 	// enable only messages supported by the peer.
 	Atomic, Immediate bool
 	// MaxRead is the largest RDMA Read to serve, in bytes; 0 means any size.
 	MaxRead uint32
-	// StrictInvalidate ends the stream if the peer invalidates an invalid STag.
-	StrictInvalidate bool
-
-	// FirstFPDUDelay delays the first FPDU of an Initiator; 0 means no delay. NoNudge switches off
-	// the zero-length RDMA Writes of an Initiator while nothing arrives, the first 20 ms after its
-	// first FPDU. These Writes are needed because some peers do not read a first FPDU until a
-	// second arrives.
-	FirstFPDUDelay time.Duration
-	NoNudge        bool
 
 	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream without a sent or
 	// received byte for the given time; by default there is no limit.
@@ -173,6 +135,9 @@ type Config struct {
 	// ends and slow applications at Warn, and details of ends at Debug. Nil logs nothing.
 	Logger *slog.Logger
 
+	// Interop adapts the stream to implementations that need it.
+	Interop Interop
+
 	portable bool      // for tests: use the portable path of frameio (plain net.Conn calls)
 	firstMSN [4]uint32 // for tests: first MSN of each queue; 0 means 1
 	rtr      mpa.RTR   // for tests: the ready messages offered; 0 means Write and Read
@@ -181,11 +146,56 @@ type Config struct {
 	// Requirements: Device [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2]
 	// [DDP-8.3.2-2], SRQShare [SEC-6.4.3.1-1] [SEC-6.4.3.1-2], Private [I-12], IRD, ORD
 	// [RDMAP-6.1-2] [RDMAP-6.1-3] [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2], MinORD
-	// [MPA2-9.1-8], Plain [MPA2-10-3], PlainFallback [I-02], ClientServer [MPA2-5-1] [I-06],
-	// forceRTR [I-07], EarlyResponder [I-77], Markers [I-09], FPDUSize [I-26], MaxFPDU [I-25],
-	// Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead [I-62], StrictInvalidate
-	// [I-55], FirstFPDUDelay [I-10], TLS [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1]
-	// [DDP-8.4-2] [I-73], KeepConn [I-15], MaxPending, MaxPendingPerHost [I-70].
+	// [MPA2-9.1-8], forceRTR [I-07], Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead
+	// [I-62], TLS [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73], KeepConn
+	// [I-15], MaxPending, MaxPendingPerHost [I-70].
+}
+
+// An Interop is the part of a Config for peers that do not understand the defaults, and for tests of
+// conformance. Streams between two peers of this package need none of its fields.
+type Interop struct {
+	// Plain uses revision 1 of MPA, without depths and without the peer-to-peer model.
+	Plain bool
+	// PlainFallback makes Dial try revision 1 on a second connection if the peer closed the first
+	// one without an answer.
+	PlainFallback bool
+	// PlainOnly makes a Responder refuse revision 2.
+	PlainOnly bool
+	// ClientServer asks for the model where the Initiator's ULP sends first. Without ClientServer,
+	// the stack itself sends a first message, and the Responder may then send.
+	ClientServer bool
+	// EarlyResponder lets a Responder send before an FPDU has arrived, because an agreement above
+	// MPA, for example a message on another connection, ensures that the Initiator is ready.
+	// Sending first breaks a rule of RFC 5044, so do not set EarlyResponder for unknown peers.
+	EarlyResponder bool
+
+	// Markers asks for markers in the received stream. A peer gets the markers it asks for in any
+	// case.
+	Markers bool
+	// FPDUSize fixes the size of ULPDUs in bytes, 128 to 64766. 0 fits FPDUs to TCP segments, about
+	// 64 KiB on a loopback interface. Software peers take any size, and large ones are faster;
+	// adapters may be slow with FPDUs not aligned to segments.
+	FPDUSize int
+	// MaxFPDU is the largest accepted ULPDU, in bytes; 0 means no limit.
+	MaxFPDU int
+
+	// MaxPrivate is the largest PD_Length to send, in bytes; 0 means 256, at most 512.
+	MaxPrivate int
+	// ULPDepth announces in the Request a negotiation of the depths by the two ULPs themselves.
+	ULPDepth bool
+	// StrictInvalidate ends the stream if the peer invalidates an invalid STag.
+	StrictInvalidate bool
+
+	// FirstFPDUDelay delays the first FPDU of an Initiator; 0 means no delay. NoNudge switches off
+	// the zero-length RDMA Writes of an Initiator while nothing arrives, the first 20 ms after its
+	// first FPDU. These Writes are needed because some peers do not read a first FPDU until a
+	// second arrives.
+	FirstFPDUDelay time.Duration
+	NoNudge        bool
+
+	// Requirements: Plain [MPA2-10-3], PlainFallback [I-02], ClientServer [MPA2-5-1] [I-06],
+	// EarlyResponder [I-77], Markers [I-09], FPDUSize [I-26], MaxFPDU [I-25], StrictInvalidate
+	// [I-55], FirstFPDUDelay [I-10].
 }
 
 // settings holds the part of the Config in use until the end of the stream.
@@ -201,7 +211,7 @@ type settings struct {
 func (c *Config) settings() settings {
 	return settings{
 		sendDepth: c.SendDepth, ord: int32(c.ord()), share: int32(min(c.SRQShare, math.MaxInt32)),
-		maxRead: c.MaxRead, strictInvalidate: c.StrictInvalidate, endWithPeer: c.EndWithPeer,
+		maxRead: c.MaxRead, strictInvalidate: c.Interop.StrictInvalidate, endWithPeer: c.EndWithPeer,
 		closeTimeout: duration(c.CloseTimeout, defaultCloseTimeout),
 	}
 }
@@ -281,11 +291,11 @@ func (c *Config) complete() error {
 	if c.SendDepth < 1 || c.SendDepth > limit || c.RecvDepth < 1 || c.RecvDepth > limit {
 		return fmt.Errorf("%w: queue depths %d and %d, at most %d", ErrLimit, c.SendDepth, c.RecvDepth, limit)
 	}
-	if c.FPDUSize != 0 && (c.FPDUSize < mpa.MinMULPDU || c.FPDUSize > mpa.MaxSendULPDU) {
-		return fmt.Errorf("%w: FPDU size %d, want %d to %d", ErrInvalid, c.FPDUSize, mpa.MinMULPDU, mpa.MaxSendULPDU)
+	if c.Interop.FPDUSize != 0 && (c.Interop.FPDUSize < mpa.MinMULPDU || c.Interop.FPDUSize > mpa.MaxSendULPDU) {
+		return fmt.Errorf("%w: FPDU size %d, want %d to %d", ErrInvalid, c.Interop.FPDUSize, mpa.MinMULPDU, mpa.MaxSendULPDU)
 	}
-	if c.MaxFPDU < 0 || c.MaxFPDU > 0 && c.MaxFPDU < mpa.MinMULPDU {
-		return fmt.Errorf("%w: greatest FPDU %d, at least %d", ErrInvalid, c.MaxFPDU, mpa.MinMULPDU)
+	if c.Interop.MaxFPDU < 0 || c.Interop.MaxFPDU > 0 && c.Interop.MaxFPDU < mpa.MinMULPDU {
+		return fmt.Errorf("%w: greatest FPDU %d, at least %d", ErrInvalid, c.Interop.MaxFPDU, mpa.MinMULPDU)
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 func Dial(ctx context.Context, addr string, cfg *Config) (*QueuePair, error) {
 	c := cfg.clone()
 	q, silent, err := dial(ctx, addr, c)
-	if silent && c.PlainFallback { // [MPA2-10-8] [I-02]
-		c.Plain = true
+	if silent && c.Interop.PlainFallback { // [MPA2-10-8] [I-02]
+		c.Interop.Plain = true
 		q, _, err = dial(ctx, addr, c)
 	}
 	return q, err

@@ -488,7 +488,7 @@ func TestMPAErrors(t *testing.T) {
 		})
 	}
 	t.Run("marker", func(t *testing.T) {
-		p, q := asInitiator(t, &Config{Markers: true})
+		p, q := asInitiator(t, &Config{Interop: Interop{Markers: true}})
 		b := p.enc.Append(nil, seg(rdmap.Send, 0, 1, 0, true, make([]byte, 1000)))
 		i := bytes.Index(b, []byte{0, 0, 1, 0xe8}) // a marker 0x1e8 bytes after the length field
 		if i < 0 {
@@ -501,7 +501,7 @@ func TestMPAErrors(t *testing.T) {
 		wantTerminate(t, ended(t, q), false, 2, 0, 3)
 	})
 	t.Run("length limit", func(t *testing.T) {
-		p, q := asInitiator(t, &Config{MaxFPDU: 1000})
+		p, q := asInitiator(t, &Config{Interop: Interop{MaxFPDU: 1000}})
 		p.raw([]byte{1001 >> 8, 1001 & 0xff}) // the length alone must end the stream
 		p.terminate([]byte{0x20, 3, 0, 0})
 		wantTerminate(t, ended(t, q), false, 2, 0, 3)

@@ -206,7 +206,7 @@ func TestFarWritesLong(t *testing.T) {
 func TestFarTail(t *testing.T) {
 	const base, size = 0x7f1200000000, 1 << 20
 	// The size is fixed, because a segment size of the connection may change after a second.
-	qi, qr := connect(t, &Config{FPDUSize: 64766}, &Config{FPDUSize: 64766})
+	qi, qr := connect(t, &Config{Interop: Interop{FPDUSize: 64766}}, &Config{Interop: Interop{FPDUSize: 64766}})
 	sink := make([]byte, size)
 	mr, err := qr.PD().Register(sink, RemoteRead|RemoteWrite)
 	if err != nil {

@@ -67,7 +67,7 @@ func (h *handled) want(t testing.TB, op Op, id uint64, st Status) {
 func TestHandlerHears(t *testing.T) {
 	byte1 := []SGE{Buf([]byte{1})}
 	for _, portable := range []bool{false, true} {
-		ours := func() *Config { return &Config{portable: portable, NoNudge: true} }
+		ours := func() *Config { return &Config{portable: portable, Interop: Interop{NoNudge: true}} }
 		t.Run(fmt.Sprintf("portable %t", portable), func(t *testing.T) {
 			t.Run("transfer", func(t *testing.T) {
 				a, b := connect(t, ours(), ours())
@@ -160,7 +160,7 @@ func TestHandlerHearsAtOnce(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			var ended atomic.Bool
-			p, q := asResponder(t, &Config{NoNudge: true,
+			p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true},
 				WrapConn: func(nc net.Conn) net.Conn { return watchedConn{nc, &ended} }})
 			q.PostRecv(RecvWR{ID: 1})
 			late := make(chan bool, 8)
@@ -184,7 +184,7 @@ func TestHandlerHearsOfLast(t *testing.T) {
 		for _, more := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, more %t", name, more), func(t *testing.T) {
 				for range 50 {
-					a, _ := connect(t, &Config{NoNudge: true}, &Config{NoNudge: true})
+					a, _ := connect(t, &Config{Interop: Interop{NoNudge: true}}, &Config{Interop: Interop{NoNudge: true}})
 					handle(a)
 					var wg sync.WaitGroup
 					wg.Go(func() { a.Post(SendWR{ID: 1, Op: OpWrite, More: more}) })

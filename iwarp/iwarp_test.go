@@ -74,12 +74,12 @@ var variants = []struct {
 }{
 	{name: "default"},
 	{name: "no CRC", noCRC: true},
-	{name: "markers", ci: Config{Markers: true}, cr: Config{Markers: true}},
-	{name: "markers one way, no CRC", ci: Config{Markers: true}, noCRC: true},
-	{name: "small FPDUs", ci: Config{FPDUSize: 1442}, cr: Config{FPDUSize: 128}},
+	{name: "markers", ci: Config{Interop: Interop{Markers: true}}, cr: Config{Interop: Interop{Markers: true}}},
+	{name: "markers one way, no CRC", ci: Config{Interop: Interop{Markers: true}}, noCRC: true},
+	{name: "small FPDUs", ci: Config{Interop: Interop{FPDUSize: 1442}}, cr: Config{Interop: Interop{FPDUSize: 128}}},
 	{name: "portable", ci: Config{portable: true}, cr: Config{portable: true}},
-	{name: "plain", ci: Config{Plain: true}},
-	{name: "client-server", ci: Config{ClientServer: true}},
+	{name: "plain", ci: Config{Interop: Interop{Plain: true}}},
+	{name: "client-server", ci: Config{Interop: Interop{ClientServer: true}}},
 	{name: "read RTR", ci: Config{rtr: 4}},
 	{name: "send RTR", ci: Config{rtr: 1}},
 }
@@ -97,7 +97,7 @@ func TestTransfer(t *testing.T) {
 			for _, n := range []int{0, 1, 2, 3, 100, 1424, 1425, 5000, 65536, 200000, 1 << 20} {
 				t.Run(fmt.Sprint(n), func(t *testing.T) { transfer(t, a, b, n) })
 			}
-			if !v.ci.Plain && !v.ci.ClientServer {
+			if !v.ci.Interop.Plain && !v.ci.Interop.ClientServer {
 				transfer(t, b, a, 100000)
 			}
 		})

@@ -22,7 +22,7 @@ import (
 // [DDP-6.2-2] [I-33]
 func TestClose(t *testing.T) {
 	// A long limit, because 9 MiB must arrive before Close returns.
-	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766, CloseTimeout: patience})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true, FPDUSize: 64766}, CloseTimeout: patience})
 	big := pattern(8<<20, 1)
 	mr, _ := q.Register(make([]byte, 1<<20), RemoteRead)
 	q.PostRecv(RecvWR{ID: 9})
@@ -134,7 +134,7 @@ func TestHalfClose(t *testing.T) {
 // TestClosePolled checks that an end notices the peer's close without polling, after closing our
 // direction. [DDP-6.2.1-1] [DDP-6.2.1-7] [I-33]
 func TestClosePolled(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true, Polled: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, Polled: true})
 	q.CloseWrite()
 	if _, err := p.tryNext(); err != io.EOF {
 		t.Errorf("our direction ended by %v", err)
@@ -149,7 +149,7 @@ func TestClosePolled(t *testing.T) {
 // first, without a Close. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func TestHalvesEnd(t *testing.T) {
 	for _, oursFirst := range []bool{false, true} {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		if oursFirst {
 			q.CloseWrite()
 			if _, err := p.tryNext(); err != io.EOF {
@@ -194,7 +194,7 @@ func TestFlushTogether(t *testing.T) {
 // TestHalfCloseReset resets the connection after the peer has closed its direction. A later send
 // must end the stream with the error of a lost connection. [DDP-6.2.2-1] [DDP-3-3]
 func TestHalfCloseReset(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	p.c.(*net.TCPConn).CloseWrite()
 	<-q.PeerClosed()
 	p.c.(*net.TCPConn).SetLinger(0)
@@ -234,7 +234,7 @@ func TestLost(t *testing.T) {
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, q := asResponder(t, &Config{NoNudge: true, RecvDepth: 4})
+			p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, RecvDepth: 4})
 			for i := range 3 {
 				q.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{Buf(make([]byte, 8))}})
 			}
@@ -287,7 +287,7 @@ func TestTerminateReceived(t *testing.T) {
 				"closing":        func(p *peer, q *QueuePair) { q.CloseWrite() },
 			} {
 				t.Run(state, func(t *testing.T) {
-					p, q := asResponder(t, &Config{NoNudge: true})
+					p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 					q.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(make([]byte, 4))}})
 					prepare(p, q)
 					p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte(c.body)),
@@ -313,13 +313,13 @@ func TestTerminateReceived(t *testing.T) {
 		})
 	}
 	t.Run("not answered", func(t *testing.T) {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte("\x20\x02\x00\x00")))
 		p.fin()
 		ended(t, q)
 	})
 	t.Run("names the Read", func(t *testing.T) {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		for i := range 3 {
 			q.Post(readInto(uint64(i), make([]byte, 4)))
 		}
@@ -346,7 +346,7 @@ func TestTerminateReceived(t *testing.T) {
 // [RDMAP-6.2.1-4] [RDMAP-7.1-3] [RDMAP-7.1-5] [RDMAP-5.4-7] [RDMAP-5.4-8] [DDP-3-9] [DDP-6.2-1]
 // [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-7.1-17] [MPA-8-9] [I-35] [I-36] [I-41]
 func TestTerminateArrives(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	for i := range 20 {
 		q.Post(SendWR{ID: uint64(i), Op: OpWrite, SG: []SGE{Buf(make([]byte, 4<<20))}})
 	}
@@ -406,7 +406,7 @@ func TestTerminateArrives(t *testing.T) {
 func TestStuckPeer(t *testing.T) {
 	const bound = 100 * time.Millisecond
 	stuck := func(t *testing.T, size int) time.Duration {
-		_, q := asResponder(t, &Config{NoNudge: true, CloseTimeout: bound})
+		_, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, CloseTimeout: bound})
 		q.Post(SendWR{ID: 1, SG: []SGE{Buf(make([]byte, size))}})
 		start := time.Now()
 		within(t, "Close", func() { q.Close() })
@@ -430,7 +430,7 @@ func TestStuckPeer(t *testing.T) {
 func TestPeerStaysOpen(t *testing.T) {
 	const bound = 200 * time.Millisecond
 	open := func(t *testing.T) time.Duration {
-		p, q := asResponder(t, &Config{NoNudge: true, CloseTimeout: bound})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, CloseTimeout: bound})
 		q.Post(SendWR{ID: 1, SG: []SGE{Buf([]byte("last words"))}})
 		q.PostRecv(RecvWR{ID: 2})
 		start := time.Now()
@@ -463,7 +463,7 @@ func TestPeerStaysOpen(t *testing.T) {
 // TestAbort checks that Abort resets the connection, and flushes requests in the order of posting.
 // [DDP-6.2.2-2]
 func TestAbort(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	for i := range 5 {
 		q.PostRecv(RecvWR{ID: uint64(i)})
 		q.Post(readInto(uint64(i), make([]byte, 4)))
@@ -523,7 +523,7 @@ func TestReadAfterEnd(t *testing.T) {
 func TestIdleTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const idle = time.Minute
-		p, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: idle})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, IdleTimeout: idle})
 		for range 8 { // eight sleeps are twice the idle timeout
 			p.ulpdu(tag(rdmap.Write, 0, 0, true, nil))
 			time.Sleep(idle / 4)
@@ -540,7 +540,7 @@ func TestIdleTimeout(t *testing.T) {
 		}
 	})
 	// The timer must work over a socket too.
-	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond})
+	_, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, IdleTimeout: 50 * time.Millisecond})
 	if err := ended(t, q); !errors.Is(err, ErrTimeout) {
 		t.Error(err)
 	}
@@ -632,7 +632,7 @@ func TestLocalFaults(t *testing.T) {
 		}
 	}
 	t.Run("Send", func(t *testing.T) {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		mr, _ := q.Register(make([]byte, 10), LocalOnly)
 		q.Post(SendWR{ID: 1, More: true, SG: []SGE{mr.SGE(0, 10)}})
 		q.Post(SendWR{ID: 2, More: true})
@@ -641,7 +641,7 @@ func TestLocalFaults(t *testing.T) {
 		check(t, p, q, q.SendCQ(), 1)
 	})
 	t.Run("Read", func(t *testing.T) {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		mr, _ := q.Register(make([]byte, 10), LocalOnly)
 		q.Post(SendWR{ID: 1, Op: OpRead, SG: []SGE{mr.SGE(0, 10)}})
 		q.Post(SendWR{ID: 2, Op: OpRead})
@@ -652,7 +652,7 @@ func TestLocalFaults(t *testing.T) {
 		check(t, p, q, q.SendCQ(), 1)
 	})
 	t.Run("receive", func(t *testing.T) {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		mr, _ := q.Register(make([]byte, 10), LocalOnly)
 		q.PostRecv(RecvWR{ID: 1, SG: []SGE{mr.SGE(0, 10)}})
 		q.PostRecv(RecvWR{ID: 2})
@@ -680,7 +680,7 @@ func TestSourceRevoked(t *testing.T) {
 		{"rights, long segments", 32000, withoutRead, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, q := asInitiator(t, &Config{FPDUSize: c.fpdu})
+			p, q := asInitiator(t, &Config{Interop: Interop{FPDUSize: c.fpdu}})
 			mr, _ := q.Register(mem, RemoteRead)
 			req := readReq(1, rdmap.ReadRequest{SinkSTag: 5, SinkTO: 1000, Size: size, SourceSTag: mr.STag()})
 			p.ulpdu(req)

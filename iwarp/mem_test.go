@@ -19,7 +19,7 @@ func TestIdleMemory(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc + m.StackInuse)
 	}
-	cfg := func() *Config { return &Config{Device: nil, NoNudge: true} }
+	cfg := func() *Config { return &Config{Device: nil, Interop: Interop{NoNudge: true}} }
 	before := used()
 	var qs []*QueuePair
 	for range streams {

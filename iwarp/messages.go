@@ -170,7 +170,7 @@ func (r *receiver) deliver(s *segment, n uint32) {
 
 // invalidateByPeer closes the window a Send with Invalidate names, and reports whether the message
 // is valid. A peer can close only a window of its own stream, and no region. If the window is
-// closed already, the message is valid unless Config.StrictInvalidate is set. [RDMAP-5.3-14]
+// closed already, the message is valid unless Interop.StrictInvalidate is set. [RDMAP-5.3-14]
 // [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
 func (r *receiver) invalidateByPeer(stag uint32) bool {
 	r.LetGo() // releases a held pin, because the close of a window waits for its pins

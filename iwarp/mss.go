@@ -19,7 +19,7 @@ const (
 // An mss is the size of sent FPDUs, which follows the size of TCP segments.
 type mss struct {
 	mulpdu atomic.Int32
-	fixed  bool          // Config.FPDUSize is set
+	fixed  bool          // Interop.FPDUSize is set
 	asked  time.Duration // time when the segment size was last read; 0 for never
 	since  int           // bytes sent since asked
 }

@@ -29,7 +29,7 @@ func withMSS(t *testing.T, mss int) (*peer, *QueuePair) {
 	defer l.Close()
 	got := make(chan *QueuePair, 1)
 	go func() {
-		q, err := Dial(ctxt(t), l.Addr().String(), &Config{NoNudge: true})
+		q, err := Dial(ctxt(t), l.Addr().String(), &Config{Interop: Interop{NoNudge: true}})
 		if err != nil {
 			t.Error(err)
 		}

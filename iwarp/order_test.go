@@ -37,7 +37,7 @@ func (p *peer) respond(u []byte, data []byte) {
 func TestORD(t *testing.T) { inBubble(t, testORD) }
 
 func testORD(t *testing.T) {
-	p, q := asResponder(t, &Config{ORD: 2, NoNudge: true})
+	p, q := asResponder(t, &Config{ORD: 2, Interop: Interop{NoNudge: true}})
 	if q.ORD() != 2 {
 		t.Fatalf("ORD %d", q.ORD())
 	}
@@ -89,7 +89,7 @@ func testORD(t *testing.T) {
 func TestFence(t *testing.T) { inBubble(t, testFence) }
 
 func testFence(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	q.Post(readInto(1, make([]byte, 4)))
 	q.Post(SendWR{ID: 2, Op: OpWrite})              // does not wait
 	q.Post(SendWR{ID: 3, Op: OpWrite, Fence: true}) // waits
@@ -117,7 +117,7 @@ func testFence(t *testing.T) {
 // delivered. [DDP-4.1-7] [MPA-7.1.2-26] [RDMAP-5.5-16] [RDMAP-5.5-6] [RDMAP-5.5-19] [RDMAP-5.2.2-3]
 // [RDMAP-5.2-1]
 func TestReadCompletes(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	sink := make([]byte, 8)
 	q.Post(readInto(1, sink))
 	u := p.next()
@@ -172,7 +172,7 @@ func TestReadResponses(t *testing.T) {
 		{"for a Read already answered", func(r rdmap.ReadRequest, _ *MemoryRegion) []byte { return nil }, 0, 2, 6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, q := asResponder(t, &Config{NoNudge: true})
+			p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 			other, _ := q.Register(make([]byte, 8), RemoteWrite)
 			mr, _ := q.Register(bytes.Repeat([]byte{0xaa}, 8), LocalOnly)
 			q.Post(SendWR{Op: OpRead, SG: []SGE{mr.SGE(0, 8)}})
@@ -206,7 +206,7 @@ func TestReadResponses(t *testing.T) {
 func TestReadyResponse(t *testing.T) {
 	reply := usualReply
 	reply.Conn.RTR = mpa.RTRRead
-	p, q := asResponderWith(t, &Config{NoNudge: true}, reply)
+	p, q := asResponderWith(t, &Config{Interop: Interop{NoNudge: true}}, reply)
 	p.next()
 	sink := make([]byte, 4)
 	q.Post(readInto(1, sink))
@@ -231,7 +231,7 @@ func TestReadyResponse(t *testing.T) {
 // [RDMAP-5.5-17] [RDMAP-4.4-2] [RDMAP-4.4-3] [RDMAP-3.2-6] [RDMAP-6.1-2] [MPA2-9.1-2] [MPA2-9.1-10]
 // [I-20]
 func TestServing(t *testing.T) {
-	p, q := asInitiator(t, &Config{FPDUSize: 32000})
+	p, q := asInitiator(t, &Config{Interop: Interop{FPDUSize: 32000}})
 	mr, _ := q.Register(make([]byte, 300000), RemoteRead|RemoteWrite)
 	n := 0
 	for round := range 200 {
@@ -297,7 +297,7 @@ func hold(t *testing.T, held chan chan struct{}) (release func()) {
 // in however many segments. [I-43] [I-61]
 func TestReadInside(t *testing.T) {
 	for _, size := range []int{0, 1442} { // with 1442, many short segments are copied together
-		a, b := connect(t, nil, &Config{FPDUSize: size})
+		a, b := connect(t, nil, &Config{Interop: Interop{FPDUSize: size}})
 		src := pattern(1<<20, 3)
 		mr, err := b.Register(src, RemoteRead)
 		if err != nil {
@@ -322,7 +322,7 @@ func TestReadInside(t *testing.T) {
 // [I-20]
 func TestReadPlace(t *testing.T) {
 	held := make(chan chan struct{}, 1)
-	cfg := &Config{IRD: 1, MaxIRD: 1, FPDUSize: 1000,
+	cfg := &Config{IRD: 1, MaxIRD: 1, Interop: Interop{FPDUSize: 1000},
 		WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
 	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
 	p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
@@ -448,7 +448,7 @@ func TestMovingSource(t *testing.T) {
 // TestFairness checks that answers to the peer alternate with our own messages, as whole messages,
 // and that Sends are delivered while answers wait. [I-54] [RDMAP-5.5-15] [I-52]
 func TestFairness(t *testing.T) {
-	p, q := asInitiator(t, &Config{FPDUSize: 64766})
+	p, q := asInitiator(t, &Config{Interop: Interop{FPDUSize: 64766}})
 	big := make([]byte, 3<<20)
 	mr, _ := q.Register(big, RemoteRead)
 	for i := ddp.MSN(1); i <= 3; i++ {
@@ -478,7 +478,7 @@ func TestFairness(t *testing.T) {
 // peer has read it, and not before. [DDP-5.4-1] [RDMAP-5.5-4] [RDMAP-5.5-11] [RDMAP-5.5-10]
 // [RDMAP-5.1-5] [RDMAP-5.3-9] [DDP-5.3-1] [DDP-4.3-6] [DDP-4.3-7]
 func TestSendCompletes(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true, FPDUSize: 64766}})
 	q.Post(SendWR{ID: 1, SG: []SGE{Buf([]byte("small"))}})
 	if c := wantOK(t, q.SendCQ()); c.ID != 1 {
 		t.Errorf("%+v", c)
@@ -527,7 +527,7 @@ func TestSendCompletes(t *testing.T) {
 // TestPostNow checks that a request that TCP takes at once has no completion, and that any other
 // request has a completion, although Unsignaled is set. Both kinds must keep the order of posting.
 func TestPostNow(t *testing.T) {
-	p, q := asResponder(t, &Config{FPDUSize: 16 << 10, SendDepth: 3})
+	p, q := asResponder(t, &Config{Interop: Interop{FPDUSize: 16 << 10}, SendDepth: 3})
 	send := func(id byte, n int) bool {
 		t.Helper()
 		sent, err := q.PostNow(SendWR{ID: uint64(id), Unsignaled: true, SG: []SGE{Buf(bytes.Repeat([]byte{id}, n))}})
@@ -598,7 +598,7 @@ func TestPostNow(t *testing.T) {
 // calls, and even if each consists of separate pieces of memory. [MPA-5.1-4] [RDMAP-3.1-1] [I-52]
 func TestManyTogether(t *testing.T) {
 	const piece = 1025
-	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 1024, FPDUSize: 20000})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true, FPDUSize: 20000}, SendDepth: 1024})
 	data := pattern(MaxSGE*piece, 1)
 	for _, pieces := range []int{0, 1, MaxSGE} {
 		const n = 150
@@ -634,7 +634,7 @@ func TestManyTogether(t *testing.T) {
 func TestPosting(t *testing.T) { inBubble(t, testPosting) }
 
 func testPosting(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 4, RecvDepth: 2})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, SendDepth: 4, RecvDepth: 2})
 	for i := range 4 {
 		if err := q.Post(SendWR{ID: uint64(i), More: true}); err != nil {
 			t.Fatal(err)
@@ -689,7 +689,7 @@ func testPosting(t *testing.T) {
 	foreign, _ := q.mem.dev.NewPD().Register(make([]byte, 10), LocalOnly)
 	gone, _ := q.Register(make([]byte, 10), LocalOnly)
 	gone.Close()
-	_, q2 := asResponder(t, &Config{NoNudge: true})
+	_, q2 := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	others, _ := q2.Register(make([]byte, 10), LocalOnly)
 	for i, c := range []struct {
 		wr   SendWR
@@ -844,7 +844,7 @@ func TestSolicited(t *testing.T) {
 // TestArmPolled checks that an armed queue signals without polling, also on a stream with
 // Config.Polled. [RDMAP-5.3-6] [I-72]
 func TestArmPolled(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true, Polled: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, Polled: true})
 	q.PostRecv(RecvWR{ID: 1})
 	q.RecvCQ().Arm(true)
 	p.ulpdu(seg(rdmap.SendSE, 0, 1, 0, true, nil))
@@ -857,7 +857,7 @@ func TestArmPolled(t *testing.T) {
 // TestPostBatch checks that a batch is posted up to the first refused request, and that the
 // requests after it occupy no slots of the queue.
 func TestPostBatch(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 100})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, SendDepth: 100})
 	wrs := make([]SendWR, 70)
 	for i := range wrs {
 		wrs[i] = SendWR{ID: uint64(i), SG: []SGE{Buf([]byte{byte(i)})}}

@@ -118,7 +118,7 @@ func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) 
 func asResponder(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 	t.Helper()
 	c := cfg.clone()
-	c.NoNudge = true // on a slow machine, a nudge could be sent at any moment
+	c.Interop.NoNudge = true // on a slow machine, a nudge could be sent at any moment
 	p, q := asResponderWith(t, c, usualReply)
 	u := p.next()
 	if got := hex.EncodeToString(u); got != "c140000000010000000000000000" {

@@ -52,7 +52,7 @@ func TestAheadGuarded(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, q := asSilentInitiator(t, &Config{NoNudge: true, Polled: true,
+			p, q := asSilentInitiator(t, &Config{Interop: Interop{NoNudge: true}, Polled: true,
 				Device: NewDevice(DeviceConfig{NoCRC: true})},
 				mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 			p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))

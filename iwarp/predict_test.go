@@ -13,7 +13,7 @@ import (
 // socket, wherever the stream is cut, whatever messages come between the answers, and whether a
 // sink is one piece of memory or several. No byte outside the sinks may change. [RDMAP-5.2.2-6]
 func TestReadsAhead(t *testing.T) {
-	p, q := asSilentInitiator(t, &Config{NoNudge: true, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: true})},
+	p, q := asSilentInitiator(t, &Config{Interop: Interop{NoNudge: true}, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: true})},
 		mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))
 	target, err := q.PD().Register(make([]byte, 40000), RemoteWrite)

@@ -49,10 +49,10 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 		return fail(err)
 	}
 	r, err := mpa.NewResponder(mpa.ResponderConfig{
-		PlainOnly: c.PlainOnly, Markers: c.Markers, CRC: !c.Device.cfg.NoCRC, // [MPA-4.4-3]
+		PlainOnly: c.Interop.PlainOnly, Markers: c.Interop.Markers, CRC: !c.Device.cfg.NoCRC, // [MPA-4.4-3]
 		RTR: c.rtr, ForceRTR: c.forceRTR,
 		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), NoReads: c.maxIRD() == 0, MinORD: depth(c.MinORD, 0),
-		MaxPrivate: c.MaxPrivate, SendEarly: c.EarlyResponder,
+		MaxPrivate: c.Interop.MaxPrivate, SendEarly: c.Interop.EarlyResponder,
 	})
 	if err != nil {
 		return fail(err)

@@ -15,7 +15,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-func extended() *Config { return &Config{Atomic: true, Immediate: true, NoNudge: true} }
+func extended() *Config {
+	return &Config{Atomic: true, Immediate: true, Interop: Interop{NoNudge: true}}
+}
 
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
 

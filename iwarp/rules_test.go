@@ -196,7 +196,7 @@ func TestZeroCRC(t *testing.T) {
 		{"length limit", []byte{1001 >> 8, 1001 & 0xff}, false, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, q := asSilentInitiator(t, &Config{MaxFPDU: 1000},
+			p, q := asSilentInitiator(t, &Config{Interop: Interop{MaxFPDU: 1000}},
 				mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
 			p.raw(c.b)
 			p.fin()
@@ -290,7 +290,7 @@ func TestPlainOnce(t *testing.T) {
 			c.Close() // closes without an answer
 		}
 	}()
-	if _, err := Dial(ctxt(t), l.Addr().String(), &Config{Plain: true, PlainFallback: true}); err == nil {
+	if _, err := Dial(ctxt(t), l.Addr().String(), &Config{Interop: Interop{Plain: true, PlainFallback: true}}); err == nil {
 		t.Error("start-up with a peer that closes")
 	}
 	l.Close()
@@ -367,7 +367,7 @@ func TestRevokedUnderWay(t *testing.T) {
 // contains the length of the whole segment, not of its staged part. [RDMAP-4.8-6]
 func TestLongTerminate(t *testing.T) {
 	const size = 60000
-	cfg := &Config{RecvDepth: 4, NoNudge: true, Polled: true, StrictInvalidate: true,
+	cfg := &Config{RecvDepth: 4, Interop: Interop{NoNudge: true, StrictInvalidate: true}, Polled: true,
 		Device: NewDevice(DeviceConfig{NoCRC: true})}
 	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))
@@ -410,7 +410,7 @@ func TestQuietDrain(t *testing.T) {
 		}
 	}
 	runInBubble(t, "behind our FIN", func(t *testing.T) {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		q.CloseWrite()
 		if u, err := p.tryNext(); err != io.EOF {
 			t.Fatalf("%x, %v", u, err)
@@ -421,7 +421,7 @@ func TestQuietDrain(t *testing.T) {
 		drains(t, p, begun)
 	})
 	runInBubble(t, "behind a Terminate", func(t *testing.T) {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		begun := time.Now()
 		p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte("\x20\x02\x00\x00")))
 		wantTerminate(t, ended(t, q), true, 2, 0, 2)
@@ -434,7 +434,7 @@ func TestQuietDrain(t *testing.T) {
 // [RDMAP-7-1] [RDMAP-7.1-1] [RDMAP-7.1-5] [DDP-6.2.2-3] [DDP-6.2.2-4] [I-35] [I-36] [I-41]
 func TestTerminateWaits(t *testing.T) {
 	full := func(t *testing.T) (*peer, *QueuePair) {
-		p, q := asResponder(t, &Config{NoNudge: true})
+		p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 		if err := q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(make([]byte, 1<<20))}}); err != nil {
 			t.Fatal(err)
 		}
@@ -528,7 +528,7 @@ func TestLateFailure(t *testing.T) {
 // window. The Send is an error only with StrictInvalidate. [I-55] [RDMAP-7.2-4] [SEC-6.4.5-1]
 func TestInvalidateCrossing(t *testing.T) {
 	for _, strict := range []bool{false, true} {
-		_, q := asResponder(t, &Config{StrictInvalidate: strict})
+		_, q := asResponder(t, &Config{Interop: Interop{StrictInvalidate: strict}})
 		mr, err := q.Register(make([]byte, 10), LocalOnly)
 		if err != nil {
 			t.Fatal(err)

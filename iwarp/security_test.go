@@ -168,7 +168,7 @@ func TestScope(t *testing.T) {
 func TestInvalidate(t *testing.T) {
 	for _, op := range []rdmap.Opcode{rdmap.SendInvalidate, rdmap.SendSEInvalidate} {
 		for _, strict := range []bool{false, true} {
-			p, q := asInitiator(t, &Config{StrictInvalidate: strict})
+			p, q := asInitiator(t, &Config{Interop: Interop{StrictInvalidate: strict}})
 			mem := make([]byte, 32)
 			mr, _ := q.Register(mem, LocalOnly)
 			w, err := q.Bind(mr, 8, 8, RemoteWrite)
@@ -255,9 +255,9 @@ func TestInvalidateFirstCounts(t *testing.T) {
 func TestWindows(t *testing.T) { inBubble(t, testWindows) }
 
 func testWindows(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	mr, _ := q.Register(make([]byte, 32), RemoteRead)
-	_, q2 := asResponder(t, &Config{NoNudge: true})
+	_, q2 := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	foreign, _ := q2.Register(make([]byte, 32), LocalOnly)
 	for _, c := range []struct {
 		m      *MemoryRegion

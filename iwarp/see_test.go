@@ -25,7 +25,7 @@ type writeTarget struct {
 const targetMargin = 70000
 
 func newWriteTarget(t *testing.T, n int) *writeTarget {
-	p, q := asSilentInitiator(t, &Config{NoNudge: true, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: true})},
+	p, q := asSilentInitiator(t, &Config{Interop: Interop{NoNudge: true}, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: true})},
 		mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))
 	x := &writeTarget{p: p, q: q, mem: make([]byte, n+2*targetMargin), rnd: rand.New(rand.NewPCG(3, 4))}

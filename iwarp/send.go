@@ -178,7 +178,7 @@ func (t *sender) sent() {
 }
 
 // firstSent is called after the first FPDU was sent. It adds an Initiator to the nudger of the
-// device, unless Config.NoNudge is set.
+// device, unless Interop.NoNudge is set.
 func (t *sender) firstSent() {
 	if t.nudges {
 		t.mem.dev.nudger.add(t)
@@ -580,7 +580,7 @@ func (t *sender) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 }
 
 // refreshMSS fits the MULPDU to the current size of TCP segments, unless it is fixed by
-// Config.FPDUSize. The current message keeps the old segment size.
+// Interop.FPDUSize. The current message keeps the old segment size.
 func (t *sender) refreshMSS() {
 	if !t.mss.fixed { // reading the clock takes a good part of the time of a short message
 		t.mss.refresh(time.Since(t.active.born), &t.link, t.enc.Markers)

@@ -100,7 +100,7 @@ func TestDirect(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, q := asResponder(t, &Config{FPDUSize: 20000})
+			p, q := asResponder(t, &Config{Interop: Interop{FPDUSize: 20000}})
 			last := fillDirect(t, q, true, func(i int) bool {
 				b := tiny(i)
 				done, err := c.post(t, q, i, b)
@@ -141,7 +141,7 @@ func TestDirect(t *testing.T) {
 // TestDirectNot checks that a request that is not short, or that has to wait, goes through the
 // queue.
 func TestDirectNot(t *testing.T) {
-	p, q := asResponder(t, &Config{FPDUSize: 20000, SendDepth: 2})
+	p, q := asResponder(t, &Config{Interop: Interop{FPDUSize: 20000}, SendDepth: 2})
 	for _, c := range []struct {
 		what string
 		wr   SendWR
@@ -177,7 +177,7 @@ func TestDirectNot(t *testing.T) {
 // TestDirectFlushed ends the stream while a request waits for the socket. The request must be
 // flushed once, before later requests, even if it is unsignaled.
 func TestDirectFlushed(t *testing.T) {
-	_, q := asResponder(t, &Config{FPDUSize: 20000})
+	_, q := asResponder(t, &Config{Interop: Interop{FPDUSize: 20000}})
 	last := fillDirect(t, q, false, func(i int) bool {
 		if err := q.Post(SendWR{ID: uint64(i), Unsignaled: true, SG: []SGE{Buf(tiny(i))}}); err != nil {
 			t.Fatal(err)
@@ -203,7 +203,7 @@ func TestDirectFlushed(t *testing.T) {
 // TestDirectClose checks that our direction does not end before a request that waits for the socket
 // was sent. [DDP-6.2.1-1]
 func TestDirectClose(t *testing.T) {
-	p, q := asResponder(t, &Config{FPDUSize: 20000})
+	p, q := asResponder(t, &Config{Interop: Interop{FPDUSize: 20000}})
 	last := fillDirect(t, q, true, func(i int) bool {
 		sent, err := q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}})
 		if err != nil {

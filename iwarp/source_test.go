@@ -74,7 +74,7 @@ func (s *source) Reclaim(uint64) []SGE { return []SGE{Buf(s.moved)} }
 func sourcePeer(t *testing.T, crc bool) (*peer, *QueuePair, *source, func() Completion) {
 	t.Helper()
 	s := &source{}
-	cfg := &Config{Source: s, RecvDepth: 64, NoNudge: true, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: !crc})}
+	cfg := &Config{Source: s, RecvDepth: 64, Interop: Interop{NoNudge: true}, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: !crc})}
 	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))
 	s.q = q

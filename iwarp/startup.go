@@ -46,10 +46,10 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 		return nil, nil, err
 	}
 	in, err = mpa.NewInitiator(mpa.InitiatorConfig{
-		Plain: c.Plain, Markers: c.Markers, CRC: !c.Device.cfg.NoCRC, // [MPA-4.4-3] [DDP-3-7]
-		PeerToPeer: !c.ClientServer, RTR: rtr,
-		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), ULPDepth: c.ULPDepth,
-		Private: c.Private, MaxPrivate: c.MaxPrivate,
+		Plain: c.Interop.Plain, Markers: c.Interop.Markers, CRC: !c.Device.cfg.NoCRC, // [MPA-4.4-3] [DDP-3-7]
+		PeerToPeer: !c.Interop.ClientServer, RTR: rtr,
+		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), ULPDepth: c.Interop.ULPDepth,
+		Private: c.Private, MaxPrivate: c.Interop.MaxPrivate,
 	})
 	if err != nil {
 		nc.Close()
@@ -266,9 +266,9 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	t := &q.tx
 	t.enc = mpa.Encoder{CRC: p.CRC, Markers: p.SendMarkers && !fault.On("mpa-markers")}
 	t.rtr = p.Ready
-	t.nudges = r == nil && !q.link.cfg.NoNudge
-	if t.mss.fixed = q.link.cfg.FPDUSize != 0; t.mss.fixed {
-		t.mss.mulpdu.Store(int32(q.link.cfg.FPDUSize))
+	t.nudges = r == nil && !q.link.cfg.Interop.NoNudge
+	if t.mss.fixed = q.link.cfg.Interop.FPDUSize != 0; t.mss.fixed {
+		t.mss.mulpdu.Store(int32(q.link.cfg.Interop.FPDUSize))
 	} else {
 		t.refreshMSS()
 	}
@@ -276,7 +276,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	if q.recvs.supply != nil {
 		q.rx.unread = &unread{link: &q.link}
 	}
-	q.rx.dec = mpa.Decoder{CRC: p.CRC, Markers: p.RecvMarkers, Max: q.link.cfg.MaxFPDU}
+	q.rx.dec = mpa.Decoder{CRC: p.CRC, Markers: p.RecvMarkers, Max: q.link.cfg.Interop.MaxFPDU}
 	for i := range t.msn {
 		first := ddp.MSN(max(q.link.cfg.firstMSN[i], uint32(ddp.FirstMSN)))
 		t.msn[i], q.rx.queues[i] = first, ddp.NewQueue(first)
@@ -297,7 +297,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	}
 	q.link.ready.Store(true)
 	q.active.note()
-	if q.link.initiator && (cfg.FirstFPDUDelay <= 0 || !run) || cfg.EarlyResponder {
+	if q.link.initiator && (cfg.Interop.FirstFPDUDelay <= 0 || !run) || cfg.Interop.EarlyResponder {
 		q.life.open.Store(true)
 	}
 	if !run || !cfg.Polled {
@@ -312,8 +312,8 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 		q.life.log.Info("stream up", "local", q.LocalAddr().String(), "remote", q.RemoteAddr().String(), "rev", q.link.params.Rev,
 			"crc", q.link.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
 	}
-	if q.link.initiator && cfg.FirstFPDUDelay > 0 {
-		q.life.after(cfg.FirstFPDUDelay, func() {
+	if q.link.initiator && cfg.Interop.FirstFPDUDelay > 0 {
+		q.life.after(cfg.Interop.FirstFPDUDelay, func() {
 			q.life.open.Store(true)
 			q.sends.kick()
 		})

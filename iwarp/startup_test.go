@@ -54,11 +54,11 @@ func TestFirstBytes(t *testing.T) {
 		hex  string
 	}{
 		{"default", nil, "50020004" + "8010c010"},
-		{"client-server", &Config{ClientServer: true}, "50020004" + "00100010"},
-		{"plain", &Config{Plain: true}, "40010000"}, // [MPA2-10-3]
+		{"client-server", &Config{Interop: Interop{ClientServer: true}}, "50020004" + "00100010"},
+		{"plain", &Config{Interop: Interop{Plain: true}}, "40010000"}, // [MPA2-10-3]
 		{"CRC off by the administrator", &Config{Device: NewDevice(DeviceConfig{NoCRC: true})}, "10020004" + "8010c010"},
-		{"markers and private data", &Config{Markers: true, Private: []byte{1, 2}}, "d0020006" + "8010c010" + "0102"}, // [MPA-7.1.2-2]
-		{"depths settled by the ULP", &Config{ULPDepth: true}, "50020004" + "bfffffff"},
+		{"markers and private data", &Config{Interop: Interop{Markers: true}, Private: []byte{1, 2}}, "d0020006" + "8010c010" + "0102"}, // [MPA-7.1.2-2]
+		{"depths settled by the ULP", &Config{Interop: Interop{ULPDepth: true}}, "50020004" + "bfffffff"},
 		{"no reads", &Config{IRD: -1, ORD: -1}, "50020004" + "8000c000"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestFirstFPDU(t *testing.T) {
 		}
 	})
 	t.Run("early responder", func(t *testing.T) { // [MPA-7.1.2-15] lifted [I-77]
-		p, q := asSilentInitiator(t, &Config{EarlyResponder: true}, mpa.Enhanced{}, false)
+		p, q := asSilentInitiator(t, &Config{Interop: Interop{EarlyResponder: true}}, mpa.Enhanced{}, false)
 		q.Post(SendWR{SG: []SGE{Buf([]byte("x"))}})
 		if u := p.next(); string(u[18:]) != "x" {
 			t.Errorf("%x", u)
@@ -324,7 +324,7 @@ func TestInitiatorFirstFPDU(t *testing.T) {
 	for _, rtr := range []mpa.RTR{mpa.RTRWrite, mpa.RTRSend} {
 		reply := usualReply
 		reply.Conn.RTR = rtr
-		p, q := asResponderWith(t, &Config{rtr: rtr, NoNudge: true}, reply)
+		p, q := asResponderWith(t, &Config{rtr: rtr, Interop: Interop{NoNudge: true}}, reply)
 		p.next()
 		q.PostRecv(RecvWR{ID: 5})
 		p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
@@ -347,7 +347,7 @@ func TestReadyMessages(t *testing.T) {
 		{mpa.RTRSend, mpa.RTRSend, "414300000000" + "00000000" + "00000001" + "00000000", "00000002"},
 	} {
 		runInBubble(t, c.answer.String(), func(t *testing.T) {
-			p, q := asResponderWith(t, &Config{rtr: c.offer, NoNudge: true,
+			p, q := asResponderWith(t, &Config{rtr: c.offer, Interop: Interop{NoNudge: true},
 				Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }},
 				mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 					Conn: mpa.Enhanced{PeerToPeer: true, RTR: c.answer, IRD: 2}})
@@ -394,7 +394,7 @@ func testNudge(t *testing.T) {
 		}
 	}
 	p.silence()
-	p, _ = asResponderWith(t, &Config{NoNudge: true}, usualReply)
+	p, _ = asResponderWith(t, &Config{Interop: Interop{NoNudge: true}}, usualReply)
 	p.next()
 	p.silence()
 	p, _ = asResponderWith(t, &Config{Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }}, usualReply)
@@ -409,7 +409,7 @@ func testNudge(t *testing.T) {
 func TestFirstFPDUDelay(t *testing.T) {
 	const d = 60 * time.Millisecond
 	start := time.Now()
-	p, _ := asResponderWith(t, &Config{FirstFPDUDelay: d}, mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
+	p, _ := asResponderWith(t, &Config{Interop: Interop{FirstFPDUDelay: d}}, mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 		Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 	p.next()
 	if time.Since(start) < d {
@@ -607,8 +607,8 @@ func TestPrivateData(t *testing.T) {
 		plain  bool
 	}{{0, 0, false}, {1, 0, false}, {252, 0, false}, {256, 0, true}, {508, 512, false}, {512, 512, true}} {
 		want := pattern(c.n, 3)
-		a, b := connect(t, &Config{Private: want, MaxPrivate: c.max, Plain: c.plain},
-			&Config{Private: want, MaxPrivate: c.max})
+		a, b := connect(t, &Config{Private: want, Interop: Interop{MaxPrivate: c.max, Plain: c.plain}},
+			&Config{Private: want, Interop: Interop{MaxPrivate: c.max}})
 		if !bytes.Equal(a.PeerPrivate(), want) || !bytes.Equal(b.PeerPrivate(), want) {
 			t.Errorf("%d bytes: %x, %x", c.n, a.PeerPrivate(), b.PeerPrivate())
 		}
@@ -633,18 +633,18 @@ func TestDepths(t *testing.T) {
 		{Config{}, Config{}, 16, 16, 16, 16},
 		{Config{IRD: 3, ORD: 5}, Config{IRD: 7, ORD: 2}, 3, 5, 5, 2},
 		{Config{ORD: 500}, Config{}, 16, 128, 128, 16},
-		{Config{Plain: true}, Config{}, 16, 1, 16, 1},
-		{Config{ULPDepth: true, IRD: 4, ORD: 6}, Config{IRD: 8, ORD: 9}, 4, 6, 8, 9}, // [MPA2-9.1-15] [MPA2-9.1-17]
+		{Config{Interop: Interop{Plain: true}}, Config{}, 16, 1, 16, 1},
+		{Config{Interop: Interop{ULPDepth: true}, IRD: 4, ORD: 6}, Config{IRD: 8, ORD: 9}, 4, 6, 8, 9}, // [MPA2-9.1-15] [MPA2-9.1-17]
 	} {
 		a, b := connect(t, &c.ci, &c.cr)
 		if a.IRD() != c.iIRD || a.ORD() != c.iORD || b.IRD() != c.rIRD || b.ORD() != c.rORD {
 			t.Errorf("%+v %+v: %d/%d, %d/%d", c.ci.IRD, c.cr.IRD, a.IRD(), a.ORD(), b.IRD(), b.ORD())
 		}
-		if p := b.Params(); !c.ci.Plain && !c.ci.ULPDepth && (int(p.PeerIRD) != a.IRD() || p.PeerORD != c.ci.ord()) {
+		if p := b.Params(); !c.ci.Interop.Plain && !c.ci.Interop.ULPDepth && (int(p.PeerIRD) != a.IRD() || p.PeerORD != c.ci.ord()) {
 			t.Errorf("peer's depths %d, %d", p.PeerIRD, p.PeerORD)
 		}
 	}
-	a, _ := connect(t, &Config{Plain: true}, nil)
+	a, _ := connect(t, &Config{Interop: Interop{Plain: true}}, nil)
 	if err := a.SetORD(16); err != nil || a.ORD() != 16 {
 		t.Error(err)
 	}
@@ -748,7 +748,7 @@ func TestTimers(t *testing.T) {
 // TestPlainFallback checks that Dial makes a second connection in revision 1 if the first was
 // closed without an answer, and only if PlainFallback is set. [MPA2-10-8] [MPA2-10-7] [I-02]
 func TestPlainFallback(t *testing.T) {
-	l, err := Listen("127.0.0.1:0", &Config{PlainOnly: true})
+	l, err := Listen("127.0.0.1:0", &Config{Interop: Interop{PlainOnly: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -765,7 +765,7 @@ func TestPlainFallback(t *testing.T) {
 		}
 		q.Close()
 	}()
-	q, err := Dial(ctxt(t), l.Addr().String(), &Config{PlainFallback: true})
+	q, err := Dial(ctxt(t), l.Addr().String(), &Config{Interop: Interop{PlainFallback: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -959,7 +959,7 @@ func TestBadConfig(t *testing.T) {
 	for i, c := range []*Config{
 		{Device: dev, PD: dev2.NewPD()},
 		{PD: dev.NewPD(), SRQ: srq},
-		{SendDepth: 5000}, {RecvDepth: -1}, {FPDUSize: 100}, {FPDUSize: 65000}, {MaxFPDU: 5},
+		{SendDepth: 5000}, {RecvDepth: -1}, {Interop: Interop{FPDUSize: 100}}, {Interop: Interop{FPDUSize: 65000}}, {Interop: Interop{MaxFPDU: 5}},
 		{Device: dev, SendCQ: cq, SendDepth: 11},
 	} {
 		a, b := testkit.TCPPair(t)

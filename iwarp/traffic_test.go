@@ -22,8 +22,8 @@ func TestTraffic(t *testing.T) {
 		ci, cr Config
 		noCRC  bool
 	}{
-		{name: "default"}, {name: "no CRC", noCRC: true}, {name: "small FPDUs", ci: Config{FPDUSize: 200}, cr: Config{FPDUSize: 1442}},
-		{name: "markers", ci: Config{Markers: true}, cr: Config{Markers: true}, noCRC: true},
+		{name: "default"}, {name: "no CRC", noCRC: true}, {name: "small FPDUs", ci: Config{Interop: Interop{FPDUSize: 200}}, cr: Config{Interop: Interop{FPDUSize: 1442}}},
+		{name: "markers", ci: Config{Interop: Interop{Markers: true}}, cr: Config{Interop: Interop{Markers: true}}, noCRC: true},
 		{name: "one read at a time", ci: Config{ORD: 1, IRD: 1}, cr: Config{ORD: 1, IRD: 1}},
 		{name: "portable", ci: Config{portable: true}},
 	} {

@@ -66,7 +66,7 @@ func (p *peer) message(mulpdu int) (op rdmap.Opcode, head []byte, body []byte) {
 func TestMessagesOnTheWire(t *testing.T) {
 	for _, size := range []int{128, 530, 1442, 64766} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			p, q := asResponder(t, &Config{FPDUSize: size, Immediate: true, Atomic: true, NoNudge: true})
+			p, q := asResponder(t, &Config{Interop: Interop{FPDUSize: size, NoNudge: true}, Immediate: true, Atomic: true})
 			if q.MULPDU() != size { // [MPA-3-2]
 				t.Errorf("MULPDU %d", q.MULPDU())
 			}
@@ -131,7 +131,7 @@ func TestMessagesOnTheWire(t *testing.T) {
 // [MPA-4.1-6] [MPA-4.4-1] [MPA-4.4-9] [MPA-4.4-10] [I-29]
 func TestFPDUsOnTheWire(t *testing.T) {
 	for _, crc := range []bool{true, false} {
-		cfg := &Config{NoNudge: true, Device: NewDevice(DeviceConfig{NoCRC: !crc})}
+		cfg := &Config{Interop: Interop{NoNudge: true}, Device: NewDevice(DeviceConfig{NoCRC: !crc})}
 		p, q := asResponderWith(t, cfg, mpa.Frame{Kind: mpa.Reply, Rev: 2, Enhanced: true,
 			Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 		p.next()
@@ -169,7 +169,7 @@ func TestFPDUsOnTheWire(t *testing.T) {
 func TestMarkersOnTheWire(t *testing.T) {
 	data := pattern(1<<20, 4)
 	t.Run("as Responder", func(t *testing.T) {
-		p, q := asSilentInitiator(t, &Config{Private: []byte("odd"), FPDUSize: 1430}, mpa.Enhanced{}, true)
+		p, q := asSilentInitiator(t, &Config{Private: []byte("odd"), Interop: Interop{FPDUSize: 1430}}, mpa.Enhanced{}, true)
 		if !q.Params().SendMarkers || q.Params().RecvMarkers {
 			t.Errorf("%+v", q.Params())
 		}
@@ -194,7 +194,7 @@ func TestMarkersOnTheWire(t *testing.T) {
 		}
 	})
 	t.Run("as Initiator", func(t *testing.T) {
-		p, q := asResponderWith(t, &Config{NoNudge: true, FPDUSize: 64766},
+		p, q := asResponderWith(t, &Config{Interop: Interop{NoNudge: true, FPDUSize: 64766}},
 			mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Markers: true, Enhanced: true,
 				Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 		p.next()
@@ -266,7 +266,7 @@ func (f fakeAddr) RemoteAddr() net.Addr { return f.a }
 // TestRefreshMSS checks that a new segment size applies to messages that begin later, not to the
 // current one. [MPA-4.5-6] [DDP-3-2]
 func TestRefreshMSS(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true})
+	p, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}})
 	data := make([]byte, 32<<20)
 	q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(data)}}) // more than the socket holds
 	u := p.next()
@@ -306,7 +306,7 @@ func TestSizeAge(t *testing.T) {
 	} {
 		cfg := &Config{}
 		if c.fixed {
-			cfg.FPDUSize = 5000
+			cfg.Interop.FPDUSize = 5000
 		}
 		_, q := asResponder(t, cfg)
 		q.link.fc.WithSender(func() {
@@ -331,7 +331,7 @@ func TestCuts(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		for _, piece := range []int{1, 2, 3, 7, 1000} {
 			t.Run(fmt.Sprintf("markers=%t/%d", markers, piece), func(t *testing.T) {
-				p, q := asInitiator(t, &Config{Markers: markers})
+				p, q := asInitiator(t, &Config{Interop: Interop{Markers: markers}})
 				mr, _ := q.Register(make([]byte, 4000), RemoteWrite)
 				want := pattern(4000, 8)
 				var wire []byte
@@ -446,7 +446,9 @@ func TestCRCNegotiated(t *testing.T) {
 		}
 		transfer(t, a, b, 3000)
 	}
-	off := func() *Config { return &Config{NoNudge: true, Device: NewDevice(DeviceConfig{NoCRC: true})} }
+	off := func() *Config {
+		return &Config{Interop: Interop{NoNudge: true}, Device: NewDevice(DeviceConfig{NoCRC: true})}
+	}
 	p, q := asResponderWith(t, off(), mpa.Frame{Kind: mpa.Reply, Rev: 2, Enhanced: true,
 		Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 	sink := make([]byte, 8)

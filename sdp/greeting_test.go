@@ -519,7 +519,7 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 		}()
 		w := &wirePeer{t: t}
 		cfg := w.config(nil)
-		cfg.Plain, cfg.NoNudge = true, true
+		cfg.Interop.Plain, cfg.Interop.NoNudge = true, true
 		if _, err := iwarp.Client(t.Context(), a, cfg); err != nil {
 			t.Fatal(err)
 		}

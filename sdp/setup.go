@@ -72,8 +72,8 @@ func (s *setup) config(nc net.Conn) *iwarp.Config {
 	s.pooled = sock.IsTCP(nc)
 	s.in = newInbox(s.layout, o.mostBuffers()+1, o.maxRecvSize())
 	return &iwarp.Config{
-		FPDUSize: fpduSize(nc),
-		Device:   s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.mostBuffers() + 1,
+		Interop: iwarp.Interop{FPDUSize: fpduSize(nc)},
+		Device:  s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.mostBuffers() + 1,
 		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
 		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
 		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn, SameHost: o.SameHost,
@@ -314,7 +314,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 	}
 	if isMPA(first) && first[17] == 1 {
 		// Revision 1 has no ready message, but SDP requires a ready dialer. [D-03]
-		cfg.EarlyResponder = true
+		cfg.Interop.EarlyResponder = true
 	}
 	cfg.RequestTimeout = max(time.Until(late), 1)
 	req, err := iwarp.ReadRequest(ctx, nc, nil, cfg)

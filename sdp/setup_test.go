@@ -589,7 +589,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := w.config(goodHello.Append(nil, sdpwire.Figure))
-		cfg.Plain, cfg.NoNudge = true, true
+		cfg.Interop.Plain, cfg.Interop.NoNudge = true, true
 		if _, err := iwarp.Client(context.Background(), nc, cfg); err != nil {
 			t.Fatal(err)
 		}

@@ -56,12 +56,12 @@ func (a Address) String() string {
 			host = ap.Addr().String()
 		}
 	}
-	return host + "/" + FormatDiscriminator(a.Discriminator)
+	return host + "/" + formatDiscriminator(a.Discriminator)
 }
 
-// FormatDiscriminator shows a printable discriminator as text. Otherwise it shows 0x and the bytes
+// formatDiscriminator shows a printable discriminator as text. Otherwise it shows 0x and the bytes
 // in hexadecimal.
-func FormatDiscriminator(d []byte) string {
+func formatDiscriminator(d []byte) string {
 	for _, r := range string(d) {
 		if !unicode.IsGraphic(r) || r == unicode.ReplacementChar {
 			return "0x" + fmt.Sprintf("%x", d)

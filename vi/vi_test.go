@@ -188,7 +188,7 @@ func TestAddress(t *testing.T) {
 		"": "", "abc": "abc", "a b": "a b", "größe": "größe", "\x00": "0x00", "ab\x00": "0x616200",
 		"\xff": "0xff", "tab\t": "0x74616209", `quote"`: "0x71756f746522", "\ufffd": "0xefbfbd",
 	} {
-		if got := vi.FormatDiscriminator([]byte(d)); got != want {
+		if got := (vi.Address{Discriminator: []byte(d)}).String(); got != "/"+want {
 			t.Errorf("discriminator %q is shown as %s, want %s", d, got, want)
 		}
 	}

@@ -34,10 +34,10 @@ func iwarpConfig(m measure) (*iwarp.Config, *iwarp.Device) {
 	c := &iwarp.Config{
 		Device: dev, PD: dev.NewPD(), Congestion: m.Congestion, SameHost: m.sameHost(), IRD: 64, ORD: 64,
 		SendDepth: 2*m.Depth + 16, RecvDepth: 2 * iwarpRecvs,
-		FPDUSize: 64766,
+		Interop: iwarp.Interop{FPDUSize: 64766},
 	}
 	if m.FPDU > 0 {
-		c.FPDUSize = m.FPDU
+		c.Interop.FPDUSize = m.FPDU
 	}
 	if m.Op == opIdle || m.Op == opSetup {
 		c.SendDepth, c.RecvDepth, c.IRD, c.ORD = 0, 0, 0, 0

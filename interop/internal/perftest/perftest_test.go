@@ -88,7 +88,7 @@ func TestRuns(t *testing.T) {
 
 // TestStarts runs all tests with MPA start-ups different from the default.
 func TestStarts(t *testing.T) {
-	for name, base := range map[string]*iwarp.Config{"client-server": {ClientServer: true}, "markers": {Markers: true}} {
+	for name, base := range map[string]*iwarp.Config{"client-server": {Interop: iwarp.Interop{ClientServer: true}}, "markers": {Interop: iwarp.Interop{Markers: true}}} {
 		for _, test := range tests {
 			opt := Options{Test: test, Size: 3000, Count: 20, Verify: true}
 			if c, s := both(t, opt, opt, base); c.err != nil || s.err != nil {

@@ -165,7 +165,7 @@ func replayServer(t *testing.T, cs []testkit.Conversation, opt Options) {
 	req, _, _ := mpa.ParseFrame(cs[0].Client)
 	called := make(chan outcome, 1)
 	go func() {
-		res, err := Dial(ctx, l.Addr().String(), &iwarp.Config{ClientServer: !req.Conn.PeerToPeer, NoNudge: true}, opt)
+		res, err := Dial(ctx, l.Addr().String(), &iwarp.Config{Interop: iwarp.Interop{ClientServer: !req.Conn.PeerToPeer, NoNudge: true}}, opt)
 		called <- outcome{res, err}
 	}()
 	control := replay.Accept(t, l, cs[0])

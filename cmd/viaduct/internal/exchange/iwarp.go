@@ -25,7 +25,7 @@ func iwarpRDMA(l *line) error {
 		q, err := ln.Accept(ctx)
 		got <- accepted{q, err}
 	}()
-	a, err := iwarp.Dial(ctx, ln.Addr().String(), &iwarp.Config{WrapConn: l.join, NoNudge: true})
+	a, err := iwarp.Dial(ctx, ln.Addr().String(), &iwarp.Config{WrapConn: l.join, Interop: iwarp.Interop{NoNudge: true}})
 	if err != nil {
 		return err
 	}

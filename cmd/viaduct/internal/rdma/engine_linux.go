@@ -94,7 +94,7 @@ func (q *queuePair) config() (*iwarp.Config, error) {
 	c := &iwarp.Config{
 		Device: q.x.dev.iw, PD: q.pd.iw, Source: &q.recv,
 		SendDepth: int(q.sq.n), RecvDepth: q.recv.depth(),
-		CloseTimeout: closeTimeout, MaxIRD: maxReads, MaxPrivate: mpa.MaxPrivate,
+		CloseTimeout: closeTimeout, MaxIRD: maxReads, Interop: iwarp.Interop{MaxPrivate: mpa.MaxPrivate},
 	}
 	cq, err := c.Device.NewCQ(c.SendDepth + c.RecvDepth + 1)
 	c.SendCQ, c.RecvCQ = cq, cq

@@ -83,7 +83,7 @@ func (r *mpaRequest) accept(cfg *iwarp.Config, private []byte) (*iwarp.QueuePair
 }
 
 func (r *mpaRequest) reject(private []byte) {
-	if req, err := r.start(&iwarp.Config{MaxPrivate: mpa.MaxPrivate}); err == nil {
+	if req, err := r.start(&iwarp.Config{Interop: iwarp.Interop{MaxPrivate: mpa.MaxPrivate}}); err == nil {
 		req.Reject(private)
 	}
 }

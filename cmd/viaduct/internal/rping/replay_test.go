@@ -105,7 +105,7 @@ func replayServer(t *testing.T, c testkit.Conversation, rounds, size int) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		n, err := Dial(ctx, l.Addr().String(), &iwarp.Config{ClientServer: !req.Conn.PeerToPeer, NoNudge: true},
+		n, err := Dial(ctx, l.Addr().String(), &iwarp.Config{Interop: iwarp.Interop{ClientServer: !req.Conn.PeerToPeer, NoNudge: true}},
 			Options{Size: size, Count: rounds, Verify: true})
 		if err == nil && n != rounds {
 			err = errors.New("too few rounds")

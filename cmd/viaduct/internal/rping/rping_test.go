@@ -25,7 +25,7 @@ func TestRounds(t *testing.T) {
 	for _, v := range []struct {
 		name string
 		cfg  iwarp.Config
-	}{{"default", iwarp.Config{}}, {"plain", iwarp.Config{Plain: true}}, {"client-server", iwarp.Config{ClientServer: true}}} {
+	}{{"default", iwarp.Config{}}, {"plain", iwarp.Config{Interop: iwarp.Interop{Plain: true}}}, {"client-server", iwarp.Config{Interop: iwarp.Interop{ClientServer: true}}}} {
 		for _, size := range []int{MinSize, DefaultSize, 4096, MaxSize} {
 			t.Run(fmt.Sprintf("%s/%d", v.name, size), func(t *testing.T) {
 				served := make(chan error, 1)

@@ -35,9 +35,12 @@ const iwarpClose = 2 * time.Second
 func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 	window := int(u.Number("window", 0))
 	c := &iwarp.Config{
-		Device:  iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: !u.Bool("crc")}),
-		Markers: u.Bool("markers"), FPDUSize: int(u.Number("fpdu", 0)), IRD: window, ORD: window,
-		Plain: u.Choice("mpa") == "1", ClientServer: !u.Bool("p2p"),
+		Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: !u.Bool("crc")}),
+		IRD:    window, ORD: window,
+		Interop: iwarp.Interop{
+			Markers: u.Bool("markers"), FPDUSize: int(u.Number("fpdu", 0)),
+			Plain: u.Choice("mpa") == "1", ClientServer: !u.Bool("p2p"),
+		},
 		Immediate: true, CloseTimeout: iwarpClose,
 	}
 	c.SameHost, c.SameHostDir = sameHost(u)
