@@ -45,13 +45,12 @@ func (a *acker) received(n vitcpwire.Number, payload int) {
 	a.last.Store(uint32(n))
 }
 
-// pending reports whether a message is not yet acknowledged. The result means nothing if free is
-// set.
-func (a *acker) pending() bool { return a.last.Load() != a.acked.Load() }
+// pending reports whether the peer waits for an acknowledgement.
+func (a *acker) pending() bool { return !a.free && a.last.Load() != a.acked.Load() }
 
 // urgent reports whether an acknowledgement must be sent although more input is available.
 func (a *acker) urgent() bool {
-	return a.last.Load()-a.acked.Load() >= ackMessages || a.bytes.Load()-a.sent.Load() >= ackBytes
+	return !a.free && (a.last.Load()-a.acked.Load() >= ackMessages || a.bytes.Load()-a.sent.Load() >= ackBytes)
 }
 
 // acknowledge returns the acknowledgement number for the next segment and, unless free is set,

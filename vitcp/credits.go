@@ -5,11 +5,34 @@ import (
 
 	"viaduct/internal/counter"
 	"viaduct/internal/wire/vitcpwire"
+	"viaduct/vi"
 )
 
 // maxCredits is the maximum number of outstanding receive descriptors. With more, a 16-bit counter
 // could not tell a newer count from an older count. [V-20]
 const maxCredits = 1<<15 - 1
+
+// A flowControl counts the receive descriptors each side grants the other.
+type flowControl struct {
+	on        bool        // descriptor flow control is on
+	overdrawn bool        // the peer's connect message advertised more than maxCredits descriptors
+	credits   sendCredits // the peer's receive descriptors
+	mine      recvCredits // this side's receive descriptors
+	blocked   atomic.Bool // the send role waits for a credit, or for a Read to be answered
+}
+
+func (f *flowControl) init(on bool, t linkTerms, threshold uint64) {
+	f.on, f.mine.free, f.mine.threshold = on, !on, threshold
+	f.mine.posted.Store(uint64(t.advertised))
+	f.mine.advertise()
+	f.overdrawn = on && !f.credits.update(t.peerPosted)
+}
+
+// needs reports whether the message of send descriptor d consumes a receive descriptor that the
+// peer must have granted.
+func (f *flowControl) needs(d *vi.Descriptor) bool {
+	return f.on && (d.Control.Op() == vi.OpSendReceive || d.Control&vi.Immediate != 0)
+}
 
 // sendCredits counts the receive descriptors the peer has advertised. A message consuming a
 // descriptor waits until a credit is available. The send role uses credits while the receive role
@@ -53,7 +76,7 @@ type recvCredits struct {
 	high       counter.Counter // largest number that was advertised and not consumed at one time
 
 	// free means descriptor flow control is off: the count is advertised, but does not limit the
-	// peer.
+	// peer, and consumed descriptors are not counted.
 	free bool
 
 	// threshold is the number of unused credits below which a NOP is due although more input is
@@ -98,6 +121,9 @@ func (c *recvCredits) advertise() vitcpwire.Count {
 // consume counts a message consuming a descriptor. It returns false, and counts nothing, if the
 // peer sent the message without a credit. [receive role]
 func (c *recvCredits) consume() bool {
+	if c.free {
+		return true
+	}
 	n := c.consumed.Load()
 	if n == c.advertised.Load() {
 		return false
@@ -113,7 +139,7 @@ func (c *recvCredits) unadvertised() bool { return c.ahead() != c.advertised.Loa
 // because the peer has few credits left. [VIT-3.1-NOP-3] [V-21]
 func (c *recvCredits) urgent() bool {
 	known := c.advertised.Load()
-	if c.ahead() == known {
+	if c.free || c.ahead() == known {
 		return false
 	}
 	unused := known - min(known, c.consumed.Load())

@@ -33,7 +33,7 @@ func TestHeldReceives(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := p.a.Link().(*link)
-			testkit.Eventually(t, "credits", func() bool { return l.credits.available() == len(recvs) })
+			testkit.Eventually(t, "credits", func() bool { return l.flow.credits.available() == len(recvs) })
 			var sends []*vi.Descriptor
 			for i := range recvs {
 				switch i {

@@ -142,12 +142,12 @@ func TestLastBytesDue(t *testing.T) {
 	s.raw(stream[:20_000])
 	for begun, end := false, testContext(t); !begun; s.v.Poll() {
 		must(t, end.Err())
-		l.c.WithReceiver(func() { begun = l.rx.Open() })
+		l.c.WithReceiver(func() { begun = l.Open() })
 	}
 	s.raw(stream[20_000 : len(stream)-8])
 	for due, end := false, testContext(t); !due; s.v.Poll() {
 		must(t, end.Err())
-		l.c.WithReceiver(func() { due = l.rx.Open() && l.rx.Missing() == 0 })
+		l.c.WithReceiver(func() { due = l.Open() && l.Missing() == 0 })
 	}
 	must(t, s.nc.(*net.TCPConn).CloseWrite())
 	s.v.Unpoll()

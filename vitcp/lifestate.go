@@ -15,13 +15,18 @@ import "viaduct/internal/machine"
 //	      | fault      | violation  | leave   | stop
 //	      v            v            v         |
 //	    Broken       Reset       Leaving      |
-//	      |            |          |    |      |
-//	      | leave,     | leave,   |    | fault|
-//	      | stop       | stop     |    v      v
+//	      |            |          | | quiesced|
+//	      |            |          | v         |
+//	      |            |          Finishing   |
+//	      | leave,     | leave,   |    |      |
+//	      | stop       | stop     |    | fault|
+//	      |            |          |    v      v
 //	      |            |          |   Closing
 //	      +------------|----------|---> ^
 //	                   v          |
 //	                Aborting <----+ violation
+//
+// The arrows of fault and violation lead from Leaving and from Finishing.
 //
 // lifeTable is the figure above; the full matrix is in testdata/life.golden.
 type lifeState uint32
@@ -37,17 +42,23 @@ const (
 	// orderly. [V-17]
 	lifeLeft
 
-	// Leaving: the VI consumer disconnects. In the states Leaving, Discarded, Closing and Aborting,
-	// the link accesses no memory of the consumer. It still sends a Disconnect, if both sides
-	// support the message, and the end of its direction. [V-17] [V-18]
-	lifeLeaving
-
 	// Broken: an error was found, or the stream has ended. No further message is begun or accepted.
 	// The link still sends the error report and the end of its direction.
 	lifeBroken
 
 	// Reset: the peer violated the protocol, and the TCP connection is reset. [V-41]
 	lifeReset
+
+	// Leaving: the VI consumer disconnects, and Stop waits for both roles. The receive role may
+	// still record a message for acknowledgement. The consumer may have the message already. The
+	// last segment must acknowledge the message, because the peer's send would be flushed otherwise.
+	// So nothing is sent until Stop has waited. From this state on, the link accesses no memory of
+	// the consumer.
+	lifeLeaving
+
+	// Finishing: Stop has waited. The link still sends a Disconnect, if both sides support the
+	// message, and the end of its direction. [V-17] [V-18]
+	lifeFinishing
 
 	// Discarded: the link was stopped before Start.
 	lifeDiscarded
@@ -61,8 +72,8 @@ const (
 	lifeStates = iota
 )
 
-var lifeStateNames = [lifeStates]string{"Made", "Open", "Left", "Leaving", "Broken", "Reset",
-	"Discarded", "Closing", "Aborting"}
+var lifeStateNames = [lifeStates]string{"Made", "Open", "Left", "Broken", "Reset", "Leaving",
+	"Finishing", "Discarded", "Closing", "Aborting"}
 
 func (s lifeState) String() string { return lifeStateNames[s] }
 
@@ -74,7 +85,7 @@ func (s lifeState) faulted() bool { return s == lifeBroken || s == lifeReset || 
 
 // stopped reports whether the engine has stopped the link. The link must not access memory of the
 // consumer then.
-func (s lifeState) stopped() bool { return s == lifeLeaving || s >= lifeDiscarded }
+func (s lifeState) stopped() bool { return s >= lifeLeaving }
 
 // A lifeEvent changes the state of a connection.
 type lifeEvent uint8
@@ -86,11 +97,12 @@ const (
 	lifeViolation                     // the input violates the protocol
 	lifeLeave                         // the VI consumer disconnects
 	lifeStop                          // the engine has broken the connection
+	lifeQuiesced                      // Stop has waited for both roles
 
 	lifeEvents = iota
 )
 
-var lifeEventNames = [lifeEvents]string{"start", "disconnected", "fault", "violation", "leave", "stop"}
+var lifeEventNames = [lifeEvents]string{"start", "disconnected", "fault", "violation", "leave", "stop", "quiesced"}
 
 func (e lifeEvent) String() string { return lifeEventNames[e] }
 
@@ -113,6 +125,10 @@ var lifeTable = machine.NewTable(lifeStates, lifeEvents, []machine.Arrow[lifeSta
 
 	{From: lifeLeaving, On: lifeFault, To: lifeClosing},
 	{From: lifeLeaving, On: lifeViolation, To: lifeAborting},
+	{From: lifeLeaving, On: lifeQuiesced, To: lifeFinishing},
+
+	{From: lifeFinishing, On: lifeFault, To: lifeClosing},
+	{From: lifeFinishing, On: lifeViolation, To: lifeAborting},
 
 	{From: lifeBroken, On: lifeLeave, To: lifeClosing},
 	{From: lifeBroken, On: lifeStop, To: lifeClosing},

@@ -185,7 +185,7 @@ func TestStreamEnds(t *testing.T) {
 			}
 			s.n.expectAsync(t, vi.ErrorConnLost)
 			waitState(t, s.v, vi.Error)
-			l.violated(framingf("another")) // a second violation has no effect
+			l.life.violated(framingf("another")) // a second violation has no effect
 			must(t, s.v.Disconnect())
 			l.Wait()
 			if got := l.life.Load(); got != v.state {

@@ -134,8 +134,8 @@ func TestVIT_3_1_FirstCount(t *testing.T) {
 		nc, err := net.Dial("tcp", p.l.Addr().String())
 		must(t, err)
 		l := newLink(&call{d: &device{p: n}, attrs: vitcpwire.FlowControl}, nc, linkTerms{peerPosted: c.posted})
-		if l.credits.available() != c.available || l.overdrawn != c.overdrawn {
-			t.Errorf("%d descriptors: %d credits, overdrawn %v", c.posted, l.credits.available(), l.overdrawn)
+		if l.flow.credits.available() != c.available || l.flow.overdrawn != c.overdrawn {
+			t.Errorf("%d descriptors: %d credits, overdrawn %v", c.posted, l.flow.credits.available(), l.flow.overdrawn)
 		}
 		l.c.Abort()
 		nc.Close()
@@ -335,27 +335,27 @@ func TestVIT_3_1_AssemblyLength(t *testing.T) {
 	}
 }
 
-// The read window never allows more requests than its limit. [VIT-2.2.2.2.6-2] [V-26]
+// A queue of Reads never allows more requests than its limit. [VIT-2.2.2.2.6-2] [V-26]
 func TestVIT_2_2_2_2_6_Window(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.Uint32Range(0, 5).Draw(t, "limit")
-		w := readWindow{limit: limit}
-		w.taken.Store(^uint32(0) - 2) // so that the counters wrap
-		w.given.Store(^uint32(0) - 2)
-		out := 0
-		for range 50 {
-			if rapid.Bool().Draw(t, "take") {
-				if got, want := w.take(), out < int(limit); got != want {
-					t.Fatalf("take = %v with %d of %d", got, out, limit)
-				} else if got {
-					out++
-				}
-			} else if out > 0 {
-				w.done()
-				out--
+		var q readQueue[int]
+		q.init(limit)
+		var model []int
+		for i := range 50 {
+			if q.full() != (len(model) >= int(limit)) {
+				t.Fatalf("full is %v with %d of %d", q.full(), len(model), limit)
 			}
-			if w.outstanding() != out {
-				t.Fatalf("outstanding %d, model %d", w.outstanding(), out)
+			switch push := rapid.Bool().Draw(t, "push"); {
+			case push && !q.full():
+				q.Push(i)
+				model = append(model, i)
+			case !push && len(model) > 0:
+				if got := *q.Front(); got != model[0] {
+					t.Fatalf("Read %d is the oldest, want %d", got, model[0])
+				}
+				q.Pop()
+				model = model[1:]
 			}
 		}
 	})
@@ -482,37 +482,36 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 			here, there := net.Pipe()
 			defer there.Close()
 			l := newLink(&call{d: &device{p: p}}, here, linkTerms{})
-			l.life.Set(lifeLeaving) // so that tx.ended shows whether the send role has run
-			l.quiesced.Store(true)
-			l.level, l.flow, l.mine.free = v.level, v.flow, !v.flow
+			l.life.Set(lifeFinishing) // so that ended shows whether the send role has run
+			l.level, l.acks.free, l.flow.on, l.flow.mine.free = v.level, v.level != reception, v.flow, !v.flow
 			if v.acks {
 				for n := range vitcpwire.Number(ackMessages) {
 					l.acks.received(n+1, 0)
 				}
 			}
 			if v.credits {
-				l.mine.post(1)
+				l.flow.mine.post(1)
 			}
-			news := l.hasUpdate()
+			news := l.updates.due()
 			if news != (v.level == reception && v.acks || v.flow && v.credits) {
 				t.Errorf("%+v: news %v", v, news)
 			}
-			l.rx.kick = v.answer
+			l.kick = v.answer
 			l.nudge()
 			synctest.Wait()
-			if got := l.nop.Load(); got != (v.want && !v.answer) || l.rx.kick {
-				t.Errorf("%+v: a NOP is wanted: %v; kick %v", v, got, l.rx.kick)
+			if got := l.updates.wanted.Load(); got != (v.want && !v.answer) || l.kick {
+				t.Errorf("%+v: a NOP is wanted: %v; kick %v", v, got, l.kick)
 			}
-			if l.tx.ended != v.want {
-				t.Errorf("%+v: the send role has looked: %v", v, l.tx.ended)
+			if l.ended != v.want {
+				t.Errorf("%+v: the send role has looked: %v", v, l.ended)
 			}
 			if !news { // without an update, Drained must not ask for a NOP
 				l.life.Set(lifeOpen)
-				l.rx.fresh = true
-				if l.Drained(); l.rx.fresh || l.nop.Load() {
+				l.fresh = true
+				if l.Drained(); l.fresh || l.updates.wanted.Load() {
 					t.Errorf("%+v: fresh still", v)
 				}
-				l.life.Set(lifeLeaving)
+				l.life.Set(lifeFinishing)
 			}
 			l.c.Abort()
 			time.Sleep(time.Second) // a goroutine of the send role may still run for a moment

@@ -21,44 +21,42 @@ type guess struct {
 // of the last long Send. The guess is safe, because the predicted memory belongs to the predicted
 // message only.
 func (w *wire) Predict(to *placer.Predictions) {
-	l := (*link)(w)
-	x := &l.rx
-	if x.deaf || !l.life.Load().running() {
+	x := (*receiver)(w)
+	if x.deaf || !x.life.Load().running() {
 		return
 	}
 	p := &x.asm.data
 	switch response := x.h.Type == vitcpwire.ReadResponse; {
 	case x.asm.resp.active && (response || x.Missing() == 0), response && !p.active:
-		l.predictReads(to)
+		x.predictReads(to)
 	case !p.active || x.in.drop:
 	case p.typ == vitcpwire.Write: // at most the range that was checked [VIT-2.2.2.2.2-6] [V-42]
 		m := &x.in.rdma
-		l.predictRest(to, p.typ, p.offset, m.Length, func(at uint32, n int) vi.Memory {
-			ref, _ := l.ep.Target(vi.Memory{}, vi.MemHandle(m.Handle), m.Address+uint64(at), uint64(n), true)
+		x.predictRest(to, p.typ, p.offset, m.Length, func(at uint32, n int) vi.Memory {
+			ref, _ := x.ep.Target(vi.Memory{}, vi.MemHandle(m.Handle), m.Address+uint64(at), uint64(n), true)
 			return ref
 		})
 	case p.typ == vitcpwire.Send && x.in.d != nil:
 		x.sendEnd = x.lastSend
-		l.predictRest(to, p.typ, p.offset, x.lastSend, func(at uint32, n int) vi.Memory {
-			ref, _ := l.scatter(vi.Memory{}, x.in.d, at, n)
+		x.predictRest(to, p.typ, p.offset, x.lastSend, func(at uint32, n int) vi.Memory {
+			ref, _ := x.scatter(vi.Memory{}, x.in.d, at, n)
 			return ref
 		})
 	}
 }
 
 // predictReads predicts the rest of the current Read Response and the next responses.
-func (l *link) predictReads(to *placer.Predictions) {
-	x := &l.rx
+func (x *receiver) predictReads(to *placer.Predictions) {
 	i, at := 0, x.asm.resp.offset
 	if !x.asm.resp.active {
 		if at = 0; x.Missing() > 0 {
 			i = 1 // the oldest Read has all its bytes
 		}
 	}
-	for ; i < l.reads.Len(); i++ {
-		d := l.reads.At(i).d
-		if at >= d.Length || !l.predictRest(to, vitcpwire.ReadResponse, at, d.Length, func(at uint32, n int) vi.Memory {
-			ref, _ := l.scatter(vi.Memory{}, d, at, n)
+	for ; i < x.reads.Len(); i++ {
+		d := x.reads.At(i).d
+		if at >= d.Length || !x.predictRest(to, vitcpwire.ReadResponse, at, d.Length, func(at uint32, n int) vi.Memory {
+			ref, _ := x.scatter(vi.Memory{}, d, at, n)
 			return ref
 		}) {
 			return
@@ -69,10 +67,9 @@ func (l *link) predictReads(to *placer.Predictions) {
 
 // predictRest predicts the bytes from at to end of a message of type t, in memory from pin. It
 // returns true if all bytes are predicted.
-func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, pin func(at uint32, n int) vi.Memory) bool {
-	x := &l.rx
+func (x *receiver) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, pin func(at uint32, n int) vi.Memory) bool {
 	x.typ = t
-	hl := l.dialect.HeaderLen(t)
+	hl := x.dialect.HeaderLen(t)
 	full := vitcpwire.MaxSegment - hl
 	if x.long > 0 {
 		full = int(x.long) - hl
@@ -96,11 +93,10 @@ func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uin
 // wrong: the bytes read after the Send, and their memory, are taken back before the message is
 // delivered.
 func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload []byte, ok bool, err error) {
-	l := (*link)(w)
-	x := &l.rx
-	h, _, err := l.dialect.ParseHeader(headers)
-	if err != nil || x.deaf || !l.life.Load().running() || h.Type != x.typ ||
-		l.dialect.HeaderLen(h.Type) != len(headers) {
+	x := (*receiver)(w)
+	h, _, err := x.dialect.ParseHeader(headers)
+	if err != nil || x.deaf || !x.life.Load().running() || h.Type != x.typ ||
+		x.dialect.HeaderLen(h.Type) != len(headers) {
 		return nil, false, nil
 	}
 	last := watched(&h)
@@ -114,7 +110,7 @@ func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload
 	}
 	f.Begin(len(place), last, nil)
 	f.Watched = h.Type == vitcpwire.Write
-	if err := l.begin(h, headers[vitcpwire.HeaderLen:], n); err != nil {
+	if err := x.begin(h, headers[vitcpwire.HeaderLen:], n); err != nil {
 		return nil, false, err
 	}
 	return nil, true, nil

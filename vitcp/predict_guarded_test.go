@@ -32,7 +32,7 @@ func TestAheadGuarded(t *testing.T) {
 		"Send": func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA) {
 			must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, size))))
 			// This makes the receive role predict a Send of the same length.
-			s.v.Link().(*link).c.WithReceiver(func() { s.v.Link().(*link).rx.lastSend = size })
+			s.v.Link().(*link).c.WithReceiver(func() { s.v.Link().(*link).lastSend = size })
 			return vitcpwire.Header{Type: vitcpwire.Send, Number: 1}, nil
 		},
 	} {
@@ -67,7 +67,7 @@ func TestAheadGuarded(t *testing.T) {
 					t.Error("other bytes")
 				}
 				l.c.WithReceiver(func() {
-					if ahead := cap(l.rx.Ahead()) > 0; ahead != (attrs.FaultBreaks && l.c.InPlace()) {
+					if ahead := cap(l.Ahead()) > 0; ahead != (attrs.FaultBreaks && l.c.InPlace()) {
 						t.Errorf("read ahead: %t", ahead)
 					}
 				})

@@ -20,8 +20,10 @@ const (
 	watchedLen = 8
 )
 
-// A receiver is the state of the receive role.
+// A receiver receives messages: it judges each segment, puts the payload into place, and completes
+// messages. There is no lock, because only the holder of frameio's receive role uses a receiver.
 type receiver struct {
+	*shared
 	placer.Placer
 	asm   assembly
 	acked vitcpwire.Number // number of this side's last message that the peer has acknowledged
@@ -32,6 +34,10 @@ type receiver struct {
 	taking
 	in inbound
 	guess
+}
+
+func (x *receiver) init(s *shared) {
+	x.shared, x.Wire, x.acked = s, (*wire)(x), vitcpwire.Number(s.p.cfg.FirstMessage)
 }
 
 // A taking is the segment being received, or the last segment.
@@ -51,87 +57,85 @@ func (x *taking) length() uint32 { return x.h.Offset + uint32(x.payload) }
 
 // Receive implements frameio.Protocol. It drops all input once the link is not running, or after a
 // refused Read.
-func (l *link) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
-	n, missing, err = l.rx.Placer.Receive(p, mayPlan)
+func (x *receiver) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
+	n, missing, err = x.Placer.Receive(p, mayPlan)
 	switch {
 	case err != nil:
 		return n, 0, err
-	case !l.life.Load().running():
+	case !x.life.Load().running():
 		return len(p), 0, nil
 	}
-	l.nudge()
-	if l.rx.deaf {
+	x.nudge()
+	if x.deaf {
 		n = len(p)
 	}
 	return n, missing, nil
 }
 
 // Plan implements frameio.Planner.
-func (l *link) Plan(p *frameio.Plan) error {
-	l.rx.Plan(p)
+func (x *receiver) Plan(p *frameio.Plan) error {
+	x.Placer.Plan(p)
 	return nil
 }
 
 // Landed implements frameio.Planner.
-func (l *link) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
-	taken, missing, err = l.rx.Landed(p, frame, behind)
-	if err == nil && l.life.Load().running() {
-		l.nudge()
+func (x *receiver) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
+	taken, missing, err = x.Placer.Landed(p, frame, behind)
+	if err == nil && x.life.Load().running() {
+		x.nudge()
 	}
 	return taken, missing, err
 }
 
 // nudge wakes the send role if an acknowledgement or the credits must not wait. [V-12] [V-21]
-func (l *link) nudge() {
-	if l.level == reception && l.acks.urgent() || l.flow && l.mine.urgent() {
-		l.rx.kick = true
-		l.nop.Store(true)
+func (x *receiver) nudge() {
+	if x.updates.urgent() {
+		x.kick = true
+		x.updates.wanted.Store(true)
 	}
-	if l.rx.kick {
-		l.rx.kick = false
-		l.c.Kick()
+	if x.kick {
+		x.kick = false
+		x.c.Kick()
 	}
 }
 
 // Drained implements frameio.Protocol. It sends acknowledgements. A polling consumer has just
 // received messages and is likely to answer, and the answer carries the acknowledgement. Without an
 // answer, and if only messages arrive, a NOP carries the acknowledgement after a millisecond.
-func (l *link) Drained() {
-	x := &l.rx
-	if !l.life.Load().running() {
+func (x *receiver) Drained() {
+	if !x.life.Load().running() {
 		return
 	}
-	if x.fresh && l.c.Polled() { // [V-12]
+	if x.fresh && x.c.Polled() { // [V-12]
 		x.fresh = false
-		if l.hasUpdate() {
-			l.wantNOPSoon()
+		if x.updates.due() {
+			x.updates.soon()
 		}
 		return
 	}
 	x.fresh = false
-	if l.hasUpdate() { // [V-12] [V-21]
-		l.wantNOP()
+	if x.updates.due() { // [V-12] [V-21]
+		x.updates.now()
 	}
 }
 
-// A wire is a link with the methods the placer calls.
-type wire link
+// A wire is a receiver with the methods the placer calls.
+type wire receiver
 
 var _ placer.Wire = (*wire)(nil)
 
 // Next implements placer.Wire. Each message is finished before the next begins. [VIA-4.4-2]
 // [VIA-4.4-3]
 func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, ok bool, err error) {
-	l := (*link)(w)
-	x := &l.rx
-	if len(p) < vitcpwire.HeaderLen || x.deaf || !l.life.Load().running() {
+	x := (*receiver)(w)
+	if len(p) < vitcpwire.HeaderLen || x.deaf || !x.life.Load().running() {
 		return 0, nil, false, nil
 	}
-	h, _, err := l.dialect.ParseHeader(p)
+	h, _, err := x.dialect.ParseHeader(p)
 	if err != nil {
 		return 0, nil, false, &ProtocolError{Reason: "segment header", Err: err} // [V-01] [V-02] [V-07]
 	}
-	hl := l.dialect.HeaderLen(h.Type)
+	hl := x.dialect.HeaderLen(h.Type)
 	payload := int(h.Length) - hl
 	come := len(p) - hl
 	if come < payload && (!early || payload < directSegment || payload-come < directRest) || come < 0 {
@@ -146,10 +150,10 @@ func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, 
 	n = hl + min(payload, come)
 	f.Begin(payload-last, last, nil)
 	f.Watched = h.Type == vitcpwire.Write
-	if err := l.begin(h, p[vitcpwire.HeaderLen:hl], payload); err != nil {
+	if err := x.begin(h, p[vitcpwire.HeaderLen:hl], payload); err != nil {
 		return 0, nil, false, err
 	}
-	if f.Size <= len(x.all) && uint32(payload) <= l.terms.mtu {
+	if f.Size <= len(x.all) && uint32(payload) <= x.terms.mtu {
 		f.At = x.all[:f.Size]
 	}
 	return n, p[hl:n], true, nil
@@ -166,25 +170,24 @@ func watched(h *vitcpwire.Header) int {
 
 // begin starts a segment. All header fields are checked here, before the first byte is placed. more
 // holds the RDMA header, or nothing if the segment has none. The error is a *ProtocolError.
-func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
-	x := &l.rx
+func (x *receiver) begin(h vitcpwire.Header, more []byte, payload int) error {
 	x.t, x.h, x.payload, x.all = &messageTypes[h.Type], h, payload, nil
 	if x.r = (vitcpwire.RDMA{}); h.Type.HasRDMA() && len(more) > 0 {
 		x.r, _, _ = vitcpwire.ParseRDMA(more)
 	}
-	l.count.receivedSegments.Add(1)
-	if l.flow {
-		if !l.credits.update(h.Posted) {
-			return framingf("count of receive descriptors %d after %d", h.Posted, l.credits.posted.Load())
+	x.count.receivedSegments.Add(1)
+	if x.flow.on {
+		if !x.flow.credits.update(h.Posted) {
+			return framingf("count of receive descriptors %d after %d", h.Posted, x.flow.credits.posted.Load())
 		}
-		if l.blocked.Load() && l.credits.available() > 0 {
-			l.wake()
+		if x.flow.blocked.Load() && x.flow.credits.available() > 0 {
+			x.wake()
 		}
 	}
-	if l.level == reception { // at other levels the field has no meaning [VIT-3.1-ACK-7] [VIT-3.1-ERR-5]
-		l.acknowledged()
+	if x.level == reception { // at other levels the field has no meaning [VIT-3.1-ACK-7] [VIT-3.1-ERR-5]
+		x.acknowledged()
 	}
-	if l.life.Load().faulted() {
+	if x.life.Load().faulted() {
 		return nil
 	}
 	if x.t.begin == nil {
@@ -193,7 +196,7 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	first := true
 	if x.t.end != nil {
 		var awaited vitcpwire.Number
-		read := l.reads.Front()
+		read := x.reads.Front()
 		if read != nil {
 			awaited = read.number
 		}
@@ -202,50 +205,48 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 			return err
 		}
 	}
-	return x.t.begin(l, first)
+	return x.t.begin(x, first)
 }
 
 // Target implements placer.Wire.
 func (w *wire) Target(held regmem.Ref, off, n int) regmem.Ref {
-	l := (*link)(w)
-	x := &l.rx
-	if x.t.target == nil || !l.life.Load().running() {
+	x := (*receiver)(w)
+	if x.t.target == nil || !x.life.Load().running() {
 		return regmem.Ref{}
 	}
-	return regmem.Ref(x.t.target(l, vi.Memory(held), x.h.Offset+uint32(off), n))
+	return regmem.Ref(x.t.target(x, vi.Memory(held), x.h.Offset+uint32(off), n))
 }
 
 // Lost implements placer.Wire for a memory fault while payload is placed.
-func (w *wire) Lost(error) { w.rx.t.fail((*link)(w)) }
+func (w *wire) Lost(error) { w.t.fail((*receiver)(w)) }
 
 // End implements placer.Wire. It finishes a segment whose bytes are all in place. With the last
 // segment End also finishes the message.
 func (w *wire) End(last []byte) error {
-	l := (*link)(w)
-	x := &l.rx
+	x := (*receiver)(w)
 	if len(last) > 0 {
 		x.Place(last) // [VIA-4.2-5]
 	}
-	l.count.receivedBytes.Add(uint64(x.payload))
-	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.t.end == nil || !l.life.Load().running() {
+	x.count.receivedBytes.Add(uint64(x.payload))
+	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.t.end == nil || !x.life.Load().running() {
 		return nil
 	}
-	return x.t.end(l, x.h.Flags&vitcpwire.TransmitError != 0)
+	return x.t.end(x, x.h.Flags&vitcpwire.TransmitError != 0)
 }
 
 // wake makes the send role retry the descriptor waiting for a credit or for the read window.
-func (l *link) wake() {
-	l.blocked.Store(false)
-	l.rx.kick = true
+func (x *receiver) wake() {
+	x.flow.blocked.Store(false)
+	x.kick = true
 }
 
 // received records a completely received message. The message may be acknowledged from now on,
 // because the bytes are in place and the completion is published.
-func (l *link) received(payload uint32) {
-	if l.life.Load().faulted() {
+func (x *receiver) received(payload uint32) {
+	if x.life.Load().faulted() {
 		return
 	}
-	l.rx.fresh = true
-	l.count.receivedMessages.Add(1)
-	l.acks.received(l.rx.h.Number, int(payload)) // [VIT-3.1-ACK-2] [VIA-4.5-4]
+	x.fresh = true
+	x.count.receivedMessages.Add(1)
+	x.acks.received(x.h.Number, int(payload)) // [VIT-3.1-ACK-2] [VIA-4.5-4]
 }

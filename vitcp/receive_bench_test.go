@@ -26,8 +26,8 @@ func benchReceive(b *testing.B, typ vitcpwire.Type, size int) {
 	l := p.b.Link().(*link)
 	// Flow control is off, because the link would otherwise advertise credits to a peer that does
 	// not exist.
-	l.c.WithReceiver(func() { l.flow = false })
-	h := vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Posted: vitcpwire.Count(l.credits.posted.Load())}
+	l.c.WithReceiver(func() { l.flow.on, l.flow.mine.free = false, true })
+	h := vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Posted: vitcpwire.Count(l.flow.credits.posted.Load())}
 	h.Length = uint16(l.dialect.HeaderLen(typ) + size)
 	one := l.dialect.AppendHeader(nil, h)
 	if typ == vitcpwire.Write {

@@ -26,7 +26,7 @@ func TestVIT_2_2_1(t *testing.T) {
 		rb, bb := register(t, p.nb, 100, vi.MemAttributes{})
 		fill(ba, 1)
 		must(t, p.a.PostSend(vi.NewSend(segment(ra, 0, 100))))
-		testkit.Eventually(t, "the sender waits for a receive", p.a.Link().(*link).blocked.Load)
+		testkit.Eventually(t, "the sender waits for a receive", p.a.Link().(*link).flow.blocked.Load)
 		if _, err := p.a.SendDone(); !errors.Is(err, vi.ErrNotDone) {
 			t.Errorf("completed without a receive: %v", err)
 		}

@@ -368,16 +368,16 @@ func TestVIT_3_1_NOP(t *testing.T) {
 				}
 			}})
 			l := s.v.Link().(*link)
-			for end := time.Now().Add(patience); l.armed.Load(); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(patience); l.updates.armed.Load(); time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatal("the timer does not end")
 				}
 			}
 			l.RecvPosted() // sends nothing, because the count is unchanged
-			if l.armed.Load() {
+			if l.updates.armed.Load() {
 				t.Errorf("%s: no news, and the timer is on", v.meaning)
 			}
-			l.timerMu.Lock()
+			l.updates.timerMu.Lock()
 			posted := make(chan error, 1)
 			go func() { posted <- s.v.PostRecv(vi.NewRecv()) }()
 			if v.atOnce {
@@ -386,13 +386,13 @@ func TestVIT_3_1_NOP(t *testing.T) {
 				}
 				must(t, <-posted)
 			} else {
-				testkit.Eventually(t, "the timer is on", l.armed.Load)
+				testkit.Eventually(t, "the timer is on", l.updates.armed.Load)
 				s.silent()
 			}
-			if l.armed.Load() == v.atOnce {
+			if l.updates.armed.Load() == v.atOnce {
 				t.Errorf("%s: the timer is on: %v", v.meaning, !v.atOnce)
 			}
-			l.timerMu.Unlock()
+			l.updates.timerMu.Unlock()
 			if !v.atOnce {
 				must(t, <-posted)
 				if x := s.recv(); int(x.h.Posted) != v.before+1 {
@@ -410,8 +410,8 @@ func TestVIT_3_1_NOP(t *testing.T) {
 			}
 		}})
 		l := s.v.Link().(*link)
-		if l.mine.threshold != 3 {
-			t.Errorf("threshold %d", l.mine.threshold)
+		if l.flow.mine.threshold != 3 {
+			t.Errorf("threshold %d", l.flow.mine.threshold)
 		}
 		for i := range 10 {
 			s.message(vitcpwire.Send, nil, nil)
@@ -481,8 +481,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		// prevents the timer from firing. [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		l := s.v.Link().(*link)
-		l.timerMu.Lock()
-		defer l.timerMu.Unlock()
+		l.updates.timerMu.Lock()
+		defer l.updates.timerMu.Unlock()
 		for range 3 {
 			s.wantAck(s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil))
 		}
@@ -492,7 +492,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		// than a message, or for the timer. The test pretends that the timer is running. [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		l := s.v.Link().(*link)
-		l.armed.Store(true)
+		l.updates.armed.Store(true)
 		polled := func() vitcpwire.Number { // sends a message whose acknowledgement waits
 			end := testContext(t)
 			for range 500 { // if this goroutine is not scheduled, another one may receive the message
@@ -501,7 +501,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 					must(t, end.Err())
 					s.v.Poll()
 				}
-				if l.acks.pending() && !l.nop.Load() {
+				if l.acks.pending() && !l.updates.wanted.Load() {
 					return n
 				}
 				s.wantAck(n)
@@ -516,7 +516,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			s.wantAck(n)
 		}
 		// The timer alone sends the acknowledgement too.
-		l.armed.Store(false)
+		l.updates.armed.Store(false)
 		polled()
 		testkit.Eventually(t, "the acknowledgement by the timer", func() bool { return !l.acks.pending() })
 		// If there is nothing to acknowledge, no timer runs.
@@ -524,7 +524,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		l = s.v.Link().(*link)
 		s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
 		testkit.Eventually(t, "the message", func() bool { s.v.Poll(); return l.count.receivedMessages.Load() == 1 })
-		if l.armed.Load() {
+		if l.updates.armed.Load() {
 			t.Error("the timer runs for nothing")
 		}
 	})

@@ -10,16 +10,16 @@ import (
 // progress, a short message is built directly in the memory read by the peer or by TCP. This avoids
 // the queue and the batch, otherwise most of the cost. In all other cases SendOne returns false,
 // and the message takes the queue.
-func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
-	if !l.isShort(d) {
+func (t *sender) SendOne(d *vi.Descriptor) (posted bool) {
+	if !t.isShort(d) {
 		return false
 	}
-	sent := l.c.SendNow(func() (made bool) {
-		posted, made = l.makeOne(d)
+	sent := t.c.SendNow(func() (made bool) {
+		posted, made = t.makeOne(d)
 		return made
 	})
 	if posted && !sent {
-		l.c.Kick()
+		t.c.Kick()
 	}
 	return posted
 }
@@ -27,32 +27,31 @@ func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 // makeOne posts a short message, if no message is in progress, and builds the single segment in a
 // separate frame. posted without made means that the message was posted but not built. Unless it
 // has failed, the message is then sent from the queue. [send role]
-func (l *link) makeOne(d *vi.Descriptor) (posted, made bool) {
-	t := &l.tx
-	if s := l.life.Load(); !s.running() || s.faulted() || t.active || l.jobs.Front() != nil || !l.ready(d) {
+func (t *sender) makeOne(d *vi.Descriptor) (posted, made bool) {
+	if s := t.life.Load(); !s.running() || s.faulted() || t.active || t.served.Front() != nil || !t.ready(d) {
 		return false, false
 	}
-	l.mine.reach(l.ep.RecvPosted())
-	seq, from, bad, ok := l.ep.PostStarted(d)
+	t.flow.mine.reach(t.ep.RecvPosted())
+	seq, from, bad, ok := t.ep.PostStarted(d)
 	if !ok {
 		return false, false
 	}
 	n := from.Len()
-	if !l.started(d, seq, bad) || n != int(d.Length) || from.Guarded() {
+	if !t.started(d, seq, bad) || n != int(d.Length) || from.Guarded() {
 		from.Release()
 		return true, false
 	}
-	hl := l.dialect.HeaderLen(t.typ)
-	p := l.c.Frame(hl + n)
+	hl := t.dialect.HeaderLen(t.typ)
+	p := t.c.Frame(hl + n)
 	copy(p[hl:], from.B())
 	from.Release()
-	l.endSegment(p[:hl], n, 0)
-	l.publish()
+	t.endSegment(p[:hl], n, 0)
+	t.publish()
 	return true, true
 }
 
 // isShort reports whether makeOne can send the descriptor's message.
-func (l *link) isShort(d *vi.Descriptor) bool {
-	most := min(frameio.MaxHeader, l.maxSeg) - vitcpwire.HeaderLen - vitcpwire.RDMALen
+func (t *sender) isShort(d *vi.Descriptor) bool {
+	most := min(frameio.MaxHeader, t.maxSeg) - vitcpwire.HeaderLen - vitcpwire.RDMALen
 	return d.Control.Op() != vi.OpRDMARead && len(d.Segments) <= 1 && int(d.Length) <= most
 }

@@ -51,7 +51,7 @@ func TestDirect(t *testing.T) {
 				fill(gb, uint64(i))
 				clear(bb)
 				must(t, p.b.PostRecv(vi.NewRecv(segment(rb, 0, len(bb)))))
-				testkit.Eventually(t, "a credit", func() bool { return l.credits.available() > 0 })
+				testkit.Eventually(t, "a credit", func() bool { return l.flow.credits.available() > 0 })
 				if got := l.SendOne(c.d); got != c.direct {
 					t.Errorf("%s: posted directly: %t", what, got)
 				}
@@ -138,7 +138,7 @@ func TestDirectInError(t *testing.T) {
 		ra, _ := register(t, p.na, 64, vi.MemAttributes{})
 		rb, _ := register(t, p.nb, 64, vi.MemAttributes{})
 		must(t, p.b.PostRecv(vi.NewRecv(segment(rb, 0, 64))))
-		testkit.Eventually(t, "a credit", func() bool { return p.a.Link().(*link).credits.available() > 0 })
+		testkit.Eventually(t, "a credit", func() bool { return p.a.Link().(*link).flow.credits.available() > 0 })
 		d := c.d(ra)
 		must(t, p.a.PostSend(d))
 		if got, _ := waitSend(t, p.a); got != d || got.Status()&c.want == 0 {

@@ -53,8 +53,8 @@ func (l *link) Traffic() vi.Traffic {
 		SentBytes: c.sentBytes.Load(), ReceivedBytes: c.receivedBytes.Load(),
 		ServedReads: c.servedReads.Load(), Credits: -1,
 	}
-	if l.flow {
-		t.Credits = max(0, l.credits.available())
+	if l.flow.on {
+		t.Credits = max(0, l.flow.credits.available())
 	}
 	return t
 }

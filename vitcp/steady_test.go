@@ -83,11 +83,11 @@ func TestSteady(t *testing.T) {
 					if same := &got.B()[0] == &mem[0]; same != v.same || got.Pins() != v.same {
 						t.Errorf("%+v: the memory itself %v, pinned %v", v, same, got.Pins())
 					}
-					if apart := len(l.tx.copied) > 0; apart != v.apart {
+					if apart := len(l.batch.copied) > 0; apart != v.apart {
 						t.Errorf("%+v: copied beside the batch: %v", v, apart)
 					}
-					l.tx.uncopied()
-					if len(l.tx.copied) > 0 {
+					l.batch.uncopied()
+					if len(l.batch.copied) > 0 {
 						t.Error("a copy is kept")
 					}
 					got.Release()
