@@ -74,7 +74,7 @@ func (s *creditState) cancelling(i int) bool {
 	return s.end[1-i].hold
 }
 
-// mayRefresh reports whether stepCredit would send an empty Data although no payload waits.
+// mayRefresh reports whether updates.step would send an empty Data although no payload waits.
 func (c *credits) mayRefresh() bool {
 	return c.credit() >= 1 && c.mustRefresh() || c.credit() >= 2 && c.shouldRefresh()
 }

@@ -33,8 +33,9 @@ type readOp struct {
 // Sink. [SDP 9.2]
 type fetches struct {
 	*common
-	cr  *credits
-	snd *sender
+	cr   *credits
+	snd  *sender
+	mode *recvMode
 
 	adverts   deque[inAdv] // oldest first
 	ops       deque[readOp]
@@ -141,6 +142,42 @@ func (f *fetches) allow(mid sdpwire.MID, n int, mode sdpwire.Mode) error {
 		return violation("SDP-11.3-6", mid, "%d bytes where %d were owed", n, f.expected)
 	}
 	return nil
+}
+
+// answer sends an RdmaRdCompl or a SendSm that is due. It reports whether it did.
+func (f *fetches) answer() bool {
+	switch {
+	case f.complReady():
+		f.complete(f.mode.preference())
+	case f.life == lifeOpen && f.sendSmReady():
+		f.sendSm()
+	default:
+		return false
+	}
+	return true
+}
+
+// release answers a SrcAvailCancel with the last credit. While MSeqAck is held, no message gives
+// the peer credit [D-12]. The answer does, because its true number frees the cancel's own buffer.
+// [SDP-10.5-2] A SendSm always carries the true number. An RdmaRdCompl should keep the held number
+// [D-33], but then two ends with pools of three might wait for credit until the cancel times out.
+// For the peer the cancel ends with the SendSm, or when no SrcAvail is open, but never by the
+// MSeqAck of another message.
+func (f *fetches) release() bool {
+	c := f.cr
+	if !c.hold || c.credit() != 1 || f.life != lifeOpen {
+		return false
+	}
+	if f.sendSmReady() {
+		f.sendSm()
+		return true
+	}
+	if f.complReady() {
+		c.hold = false
+		f.complete(f.mode.preference())
+		return true
+	}
+	return false
 }
 
 // complReady reports whether the oldest SrcAvail has bytes to acknowledge.

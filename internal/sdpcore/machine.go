@@ -39,23 +39,24 @@ func New(p Params) *Machine {
 // connect gives each part the other parts that it needs.
 func (m *Machine) connect() {
 	c, s, k := &m.common, &m.src, &m.snk
-	m.upd = updates{common: c, cr: &m.cr}
+	m.upd = updates{common: c, cr: &m.cr, snd: &m.snd, mode: &s.mode}
 	m.snd = sender{common: c, cr: &m.cr, urg: &m.urg}
-	m.urg = urgent{common: c, ws: &s.writes}
+	m.urg = urgent{common: c, cr: &m.cr, snd: &m.snd, ws: &s.writes}
 	m.rsz = resize{common: c, snd: &m.snd, offers: &k.offer}
-	m.susp = suspend{common: c, snd: &m.snd}
+	m.susp = suspend{common: c, cr: &m.cr, snd: &m.snd}
 
 	*s = source{common: c, cr: &m.cr, snd: &m.snd, upd: &m.upd, urg: &m.urg}
 	s.mode.common = c
 	s.writes.common, s.writes.mode = c, &s.mode
 	s.advs.common, s.advs.snd, s.advs.ws, s.advs.mode = c, &m.snd, &s.writes, &s.mode
 	s.room.common, s.room.snd, s.room.ws, s.room.advs, s.room.mode = c, &m.snd, &s.writes, &s.advs, &s.mode
+	s.room.hint = &k.mode
 
 	*k = sink{common: c, cr: &m.cr, urg: &m.urg, end: &m.ended}
 	k.mode.common = c
 	k.reads.common, k.reads.mode = c, &k.mode
 	k.held.common, k.held.cr = c, &m.cr
-	k.fetch.common, k.fetch.cr, k.fetch.snd = c, &m.cr, &m.snd
+	k.fetch.common, k.fetch.cr, k.fetch.snd, k.fetch.mode = c, &m.cr, &m.snd, &k.mode
 	k.offer.common, k.offer.snd, k.offer.reads = c, &m.snd, &k.reads
 }
 

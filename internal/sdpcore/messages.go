@@ -72,7 +72,7 @@ var messageTypes = [256]messageType{
 		end:   (*Machine).endDisConn,
 	},
 	sdpwire.AbortConn: {end: (*Machine).endAbortConn},
-	sdpwire.SuspComm:  {end: (*Machine).endSuspComm},
+	sdpwire.SuspComm:  {end: func(m *Machine, msg *inbound) error { return m.susp.endSuspComm(msg) }},
 	sdpwire.SuspCommAck: {
 		begin: func(m *Machine, msg *inbound) error { return m.susp.beginSuspCommAck(msg) },
 		end:   (*Machine).endSuspCommAck,

@@ -35,62 +35,22 @@ func (m *Machine) step() bool {
 	case lifeSuspSent:
 		// The rule is silence [SDP-13.1.1-5], but a peer without credits could never answer. The
 		// rule that credit is refreshed without a request takes precedence. [SDP-10.5-9] [D-53]
-		return m.cr.mustRefresh() && m.stepCredit()
+		return m.cr.mustRefresh() && m.upd.step(m.src.waiting())
 	default:
 		return false
 	}
-	if m.cr.mayControl() && m.stepAnswers() || m.stepRelease() {
+	// First come the messages that finish transfers of both half-connections.
+	if m.cr.mayControl() && (m.snk.fetch.answer() || m.src.room.answer()) || m.snk.fetch.release() {
 		return true
 	}
 	if m.life == lifeSuspending {
-		return m.cr.mayControl() && m.stepSuspend() || m.stepCredit()
+		return m.cr.mayControl() && m.stepSuspend() || m.upd.step(m.src.waiting())
 	}
 	if m.cr.mayControl() && m.stepControl() {
 		return true
 	}
-	return m.stepOffer() || m.src.step(m.snk.offer.len()) || m.urg.any() && m.stepUrgent() ||
-		m.src.closing && m.stepClose() || m.stepCredit()
-}
-
-// stepAnswers sends messages that finish transfers of both half-connections.
-func (m *Machine) stepAnswers() bool {
-	f, room := &m.snk.fetch, &m.src.room
-	switch {
-	case f.complReady():
-		f.complete(m.snk.mode.preference())
-	case m.life == lifeOpen && f.sendSmReady():
-		f.sendSm()
-	case room.len() > 0 && room.complDue():
-		room.complete(m.snk.mode.preference())
-	case room.ackOwed:
-		room.acknowledge()
-	default:
-		return false
-	}
-	return true
-}
-
-// stepRelease answers a SrcAvailCancel with the last credit. While MSeqAck is held, no message
-// gives the peer credit [D-12]. The answer does, because its true number frees the cancel's own
-// buffer. [SDP-10.5-2] A SendSm always carries the true number. An RdmaRdCompl should keep the held
-// number [D-33], but then two ends with pools of three might wait for credit until the cancel times
-// out. For the peer the cancel ends with the SendSm, or when no SrcAvail is open, but never by the
-// MSeqAck of another message.
-func (m *Machine) stepRelease() bool {
-	c, f := &m.cr, &m.snk.fetch
-	if !c.hold || c.credit() != 1 || m.life != lifeOpen {
-		return false
-	}
-	if f.sendSmReady() {
-		f.sendSm()
-		return true
-	}
-	if f.complReady() {
-		c.hold = false
-		f.complete(m.snk.mode.preference())
-		return true
-	}
-	return false
+	return m.stepOffer() || m.src.step(m.snk.offer.len()) || m.urg.any() && m.urg.step() ||
+		m.src.closing && m.stepClose() || m.upd.step(m.src.waiting())
 }
 
 // stepControl sends cancels, mode changes and requests for another buffer size.
@@ -104,8 +64,8 @@ func (m *Machine) stepControl() bool {
 }
 
 // stepOffer writes into a SinkAvail of the peer, or advertises a read, in a message that also carries
-// small waiting writes if that is a Transaction. [SDP-9.4-1] If there was credit, stepAnswers has
-// already reported a partly written SinkAvail.
+// small waiting writes if that is a Transaction. [SDP-9.4-1] If there was credit, the answer of
+// sinkRoom has already reported a partly written SinkAvail.
 func (m *Machine) stepOffer() bool {
 	s, k := &m.src, &m.snk
 	if s.room.len() > 0 && s.room.writable() {
@@ -129,16 +89,6 @@ func (m *Machine) stepOffer() bool {
 	return true
 }
 
-// stepUrgent announces an urgent byte in a separate message, which may use a reserved credit.
-// [SDP-9.5.3-3] [SDP-9.5.3-7]
-func (m *Machine) stepUrgent() bool {
-	if !m.cr.mayControl() || m.urg.next() == nil {
-		return false
-	}
-	m.snd.send(sdpwire.Data, 0)
-	return true
-}
-
 // stepClose sends DisConn after all data.
 func (m *Machine) stepClose() bool {
 	if !m.src.disconnect() {
@@ -147,16 +97,5 @@ func (m *Machine) stepClose() bool {
 	if m.snk.eof {
 		m.finish()
 	}
-	return true
-}
-
-// stepCredit sends an empty Data that refreshes the peer's credit, or makes the peer refresh ours.
-// [SDP-10.4-1] [D-10]
-func (m *Machine) stepCredit() bool {
-	if !m.upd.due(m.src.waiting()) && !m.src.mode.askAck(m.cr.credit()) { // [D-45]
-		return false
-	}
-	m.snd.send(sdpwire.Data, 0)
-	m.stats.SentCreditUpdates++
 	return true
 }

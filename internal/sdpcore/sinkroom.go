@@ -18,6 +18,7 @@ type sinkRoom struct {
 	ws   *writes
 	advs *srcAvails
 	mode *sendMode
+	hint *recvMode // the other half, whose preference an RdmaWrCompl carries
 
 	count   serial // PotentialNonDiscards [SDP-9.5.1-7]
 	count0  serial // PotentialNonDiscards when the ModeChange to Combined was sent [D-26]
@@ -63,6 +64,19 @@ func (r *sinkRoom) write() {
 	k.filled += n
 	r.stats.SentBytesWrite += uint64(n)
 	r.ws.advance(r.ws.covered(), n)
+}
+
+// answer sends an RdmaWrCompl or a SinkCancelAck that is due. It reports whether it did.
+func (r *sinkRoom) answer() bool {
+	switch {
+	case r.len() > 0 && r.complDue():
+		r.complete(r.hint.preference())
+	case r.ackOwed:
+		r.acknowledge()
+	default:
+		return false
+	}
+	return true
 }
 
 // complDue reports whether to report the oldest SinkAvail, which must exist, as written: it is full,

@@ -10,6 +10,7 @@ import (
 // one; this package can. [SDP-13.1-2] [SDP-13.1-3]
 type suspend struct {
 	*common
+	cr  *credits
 	snd *sender
 
 	local    bool             // requested by this end
@@ -23,8 +24,13 @@ type suspend struct {
 	n        int              // number of suspensions answered
 }
 
-// begin begins to finish In-Process transfers.
-func (u *suspend) begin() { u.life, u.at = lifeSuspending, u.now }
+// begin begins to finish In-Process transfers. It drops a SrcAvailCancel without an answer, because
+// a suspension cancels all SrcAvails. Holding MSeqAck for that cancel would deny the peer the credit
+// for its SuspCommAck.
+func (u *suspend) begin() {
+	u.life, u.at = lifeSuspending, u.now
+	u.cr.hold = false
+}
 
 // request begins a suspension of this end's own.
 func (u *suspend) request(port uint16) {
@@ -32,20 +38,19 @@ func (u *suspend) request(port uint16) {
 	u.begin()
 }
 
-// requested handles the SuspComm of the peer. begun is false if this end's own request takes
-// precedence.
-func (u *suspend) requested(msg *inbound) (begun bool, err error) {
+// endSuspComm handles the peer's request to move the connection. [SDP-13.1-1]
+func (u *suspend) endSuspComm(msg *inbound) error {
 	switch {
 	case u.life == lifeSuspSent && u.p.Role == Accepting:
 		u.peerDone = true
-		return false, nil // the requests have crossed, and ours takes precedence [SDP-13.1.2-1] [D-54]
+		return nil // the requests have crossed, and ours takes precedence [SDP-13.1.2-1] [D-54]
 	case u.p.NoSuspend, int(msg.Port) < u.p.MinSuspendPort, u.tooOften(): // [D-55]
-		return false, ErrNoSuspend
+		return ErrNoSuspend
 	}
 	u.retry = u.local // [SDP-13.1.2-2] [SDP-13.1.2-3]
 	u.remote, u.peerPort, u.peerDone = true, msg.Port, true
 	u.begin()
-	return true, nil
+	return nil
 }
 
 // tooOften reports whether the peer has suspended more often within a minute than allowed. If not,
@@ -111,18 +116,13 @@ func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error)
 		return m.end(), ErrNoSuspend
 	}
 	m.susp.request(port)
-	m.dropHold()
 	return m.end(), nil
 }
-
-// dropHold drops a SrcAvailCancel without an answer, because a suspension cancels all SrcAvails.
-// Holding MSeqAck for that cancel would deny the peer the credit for its SuspCommAck.
-func (m *Machine) dropHold() { m.cr.hold = false }
 
 // stepSuspend sends SuspComm or SuspCommAck once no transfer is In-Process. It reports whether it
 // did.
 func (m *Machine) stepSuspend() bool {
-	if m.snk.fetch.ops.len() > 0 { // stepAnswers reports completed reads first
+	if m.snk.fetch.ops.len() > 0 { // completed reads are reported first
 		return false
 	}
 	if m.susp.step() {
@@ -137,15 +137,6 @@ func (m *Machine) quiesce() {
 	m.stats.Suspensions++
 	m.src.quiesce()
 	m.snk.quiesce()
-}
-
-// endSuspComm handles the peer's request to move the connection. [SDP-13.1-1]
-func (m *Machine) endSuspComm(msg *inbound) error {
-	begun, err := m.susp.requested(msg)
-	if begun {
-		m.dropHold()
-	}
-	return err
 }
 
 // endSuspCommAck ends the current connection, on which the peer sends no more messages.

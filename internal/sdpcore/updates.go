@@ -1,16 +1,33 @@
 package sdpcore
 
-import "time"
+import (
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
 
 // updates decides when to send an empty Data: to refresh the peer's credit, or to make the peer
 // refresh ours while payload waits for credit. [SDP-10.4-1] [D-10]
 type updates struct {
 	*common
 	cr        *credits
+	snd       *sender
+	mode      *sendMode
 	stalled   bool          // payload is waiting for credit
 	stalledAt time.Duration // since when
 	nudged    bool          // an empty Data was sent to get more credit
 	nudgedAt  Time          // when this empty Data was sent
+}
+
+// step sends an empty Data that refreshes the peer's credit, or makes the peer refresh ours. waiting
+// is whether payload waits only for credit. step reports whether it did. [SDP-10.4-1] [D-10]
+func (u *updates) step(waiting bool) bool {
+	if !u.due(waiting) && !u.mode.askAck(u.cr.credit()) { // [D-45]
+		return false
+	}
+	u.snd.send(sdpwire.Data, 0)
+	u.stats.SentCreditUpdates++
+	return true
 }
 
 // due reports whether to send an empty Data now. waiting is whether payload waits only for credit.

@@ -9,6 +9,8 @@ const urgentDistance = 65535
 // urgent announces the urgent bytes of the writes, and receives those of the peer. [SDP 9.5.3]
 type urgent struct {
 	*common
+	cr        *credits
+	snd       *sender
 	ws        *writes
 	announced int // number of OOB_PEND flags received without their byte [D-29]
 }
@@ -24,6 +26,16 @@ func (u *urgent) announce() sdpwire.Flags {
 	w.pended = true
 	u.ws.urgents--
 	return sdpwire.OOBPend
+}
+
+// step announces an urgent byte in a separate message, which may use a reserved credit.
+// [SDP-9.5.3-3] [SDP-9.5.3-7]
+func (u *urgent) step() bool {
+	if !u.cr.mayControl() || u.next() == nil {
+		return false
+	}
+	u.snd.send(sdpwire.Data, 0)
+	return true
 }
 
 // any reports whether there are urgent bytes that were not announced.
