@@ -6,6 +6,7 @@
 package pcapng
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/netip"
@@ -25,6 +26,7 @@ type Capture struct {
 
 	mu     sync.Mutex
 	f      io.WriteCloser
+	blocks bytes.Buffer // blocks on their way to f
 	w      *pcapgo.NgWriter
 	frame  []byte
 	frames int   // number of frames so far
@@ -33,8 +35,13 @@ type Capture struct {
 	done   sync.WaitGroup
 }
 
-// flushEvery is how often frames are written to the file. A killed process loses the frames since.
-const flushEvery = 100 * time.Millisecond
+// Frames are written to the file every flushEvery, and when there are flushBytes of them. A killed
+// process loses the frames since. Only whole blocks are written, so that a program that reads the
+// file meanwhile finds no broken one at its end.
+const (
+	flushEvery = 100 * time.Millisecond
+	flushBytes = 64 << 10
+)
 
 // Create creates or truncates the file at path.
 func Create(path, application string) (*Capture, error) {
@@ -47,7 +54,8 @@ func Create(path, application string) (*Capture, error) {
 
 // New begins a capture in f. Close closes f, and so does a failed New.
 func New(f io.WriteCloser, application string) (*Capture, error) {
-	w, err := pcapgo.NewNgWriterInterface(f, pcapgo.NgInterface{
+	c := &Capture{f: f, stop: make(chan struct{})}
+	w, err := pcapgo.NewNgWriterInterface(&c.blocks, pcapgo.NgInterface{
 		Name:                "viaduct",
 		Comment:             "frames made from what the process read and wrote; segmentation is not that of the network",
 		LinkType:            layers.LinkTypeEthernet,
@@ -55,13 +63,13 @@ func New(f io.WriteCloser, application string) (*Capture, error) {
 		TimestampResolution: 9,
 	}, pcapgo.NgWriterOptions{SectionInfo: pcapgo.NgSectionInfo{Application: application}})
 	if err == nil {
-		err = w.Flush()
+		c.w = w
+		err = c.Flush()
 	}
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("capture: %w", err)
 	}
-	c := &Capture{f: f, w: w, stop: make(chan struct{})}
 	c.done.Go(c.flusher)
 	return c, nil
 }
@@ -74,15 +82,27 @@ func (c *Capture) flusher() {
 		case <-c.stop:
 			return
 		case <-t.C:
-			c.mu.Lock()
-			c.flushLocked()
-			c.mu.Unlock()
+			c.Flush()
 		}
 	}
 }
 
+// Flush writes all frames to the file, and returns the first error of the capture.
+func (c *Capture) Flush() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flushLocked()
+	return c.err
+}
+
 func (c *Capture) flushLocked() {
-	if err := c.w.Flush(); err != nil && c.err == nil {
+	c.w.Flush() // into a Buffer, which takes everything
+	if c.blocks.Len() == 0 {
+		return
+	}
+	_, err := c.f.Write(c.blocks.Bytes())
+	c.blocks.Reset()
+	if c.err == nil {
 		c.err = err
 	}
 }
@@ -116,6 +136,9 @@ func (c *Capture) writeLocked() {
 	c.err = c.w.WritePacket(gopacket.CaptureInfo{
 		Timestamp: now(), CaptureLength: len(c.frame), Length: len(c.frame), InterfaceIndex: 0,
 	}, c.frame)
+	if c.blocks.Len() >= flushBytes {
+		c.flushLocked()
+	}
 }
 
 // segment writes a frame and returns the number of the packet.

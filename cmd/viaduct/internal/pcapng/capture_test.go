@@ -2,6 +2,7 @@ package pcapng
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -204,5 +205,54 @@ func TestTshark(t *testing.T) {
 	}
 	if hex < len(out)-100 {
 		t.Errorf("tshark followed %d bytes of %d", hex, len(out))
+	}
+}
+
+// watchedFile is a capture file that checks after each write that it ends with a whole block.
+type watchedFile struct {
+	t     *testing.T
+	b     []byte
+	ends  int // the end of the last whole block
+	write int
+}
+
+func (f *watchedFile) Write(b []byte) (int, error) {
+	f.b = append(f.b, b...)
+	f.write++
+	for f.ends+8 <= len(f.b) {
+		n := int(binary.LittleEndian.Uint32(f.b[f.ends+4:]))
+		if f.ends+n > len(f.b) {
+			break
+		}
+		f.ends += n
+	}
+	if f.ends != len(f.b) {
+		f.t.Errorf("after write %d the file has %d bytes, and its whole blocks end at %d", f.write, len(f.b), f.ends)
+	}
+	return len(b), nil
+}
+
+func (f *watchedFile) Close() error { return nil }
+
+// TestWholeBlocks: at any time the file ends with a whole block, and Flush writes all frames.
+func TestWholeBlocks(t *testing.T) {
+	f := &watchedFile{t: t}
+	c, err := New(f, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, to := netip.MustParseAddrPort("127.0.0.1:9"), netip.MustParseAddrPort("127.0.0.1:4791")
+	for i := range 1000 {
+		c.Datagram(i%2 == 0, from, to, make([]byte, i*7))
+	}
+	before := f.write
+	if c.Datagram(true, from, to, []byte("the last one")); c.Flush() != nil || !bytes.Contains(f.b, []byte("the last one")) {
+		t.Error("Flush has not written the last frame")
+	}
+	if before < 50 {
+		t.Errorf("%d writes for 3.5 MB", before)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

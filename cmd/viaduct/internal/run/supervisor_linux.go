@@ -330,6 +330,9 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 			} else {
 				s.service.Sweep()
 			}
+			if s.e.Capture != nil { // a caller of viaduct run may read the capture now
+				s.e.Capture.Flush() // an error is kept for Close
+			}
 			// A reader of standard error must see the end without a wait for the supervisor.
 			toNull(2)
 			s.sendFront(sayExit, c.code)
