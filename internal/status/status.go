@@ -35,7 +35,7 @@ type Conn struct {
 	Remote    string `json:"remote"`
 
 	Path string `json:"path"`          // how bytes travel, as "iwarp crc" or "sdp combined/pipelined"
-	Why  string `json:"why,omitempty"` // why the connection uses TCP or shared memory, as a sentence
+	Why  string `json:"why,omitempty"` // why the connection uses this protocol, as a sentence
 
 	// SharedMemory means that the bytes go through shared memory instead of TCP. Otherwise WhyTCP
 	// is the reason, if known.
@@ -56,4 +56,17 @@ type Conn struct {
 	// Counters have the names of "rdma statistic" where the meaning is the same, and are present
 	// only on request.
 	Counters map[string]uint64 `json:"counters,omitempty"`
+}
+
+// Reason returns why the bytes take this path: Why, and the reason for TCP instead of shared memory
+// if it is known.
+func (c *Conn) Reason() string {
+	if c.WhyTCP == "" {
+		return c.Why
+	}
+	tcp := "not shared memory: " + c.WhyTCP
+	if c.Why == "" {
+		return tcp
+	}
+	return c.Why + "; " + tcp
 }

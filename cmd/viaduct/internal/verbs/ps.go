@@ -237,7 +237,7 @@ func (v *psView) render(ps []status.Process, size size) string {
 			kind := cmp.Or(c.Role, "-")
 			row(p, kind, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.Path, c.State, ageText(v.now.Sub(c.Opened)),
 				bytesText(float64(c.SentBytes)), bytesText(float64(c.ReceivedBytes)), sr, rr,
-				credits, fmt.Sprint(c.Queued), c.Why)
+				credits, fmt.Sprint(c.Queued), c.Reason())
 		}
 	}
 	states := make([]string, len(rows))

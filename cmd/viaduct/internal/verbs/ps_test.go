@@ -21,10 +21,13 @@ func TestPsNarrow(t *testing.T) {
 			Role: "accept", Local: "127.0.0.1:17391", Remote: "127.0.0.1:40022", Path: "iwarp",
 			State: "open", Opened: now,
 			SentBytes: 1 << 30, ReceivedBytes: 1 << 30, Credits: 16,
-			Why: "the address says so, and nothing else was asked for",
+			Why: "the address says so, and nothing else was asked for", WhyTCP: "shared memory is turned off",
 		}},
 	}}
 	wide := v.render(ps, size{})
+	if want := "nothing else was asked for; not shared memory: shared memory is turned off"; !strings.Contains(wide, want) {
+		t.Errorf("no %q in\n%s", want, wide)
+	}
 	for _, columns := range []int{80, 100} {
 		text := v.render(ps, size{columns, 24})
 		for line := range strings.Lines(text) {

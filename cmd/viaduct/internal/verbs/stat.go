@@ -215,8 +215,8 @@ func statText(paint paint, ps []statProcess, all bool) string {
 			b.WriteString("\n")
 			b.WriteString("  " + paint.bold(fmt.Sprintf("%s %s %s -> %s", c.Transport, c.Role, c.Local, c.Remote)) + "\n")
 			fmt.Fprintf(&b, "    path     %s\n", c.Path)
-			if c.Why != "" {
-				fmt.Fprintf(&b, "    because  %s\n", oneLine(c.Why, 200))
+			if why := c.Reason(); why != "" {
+				fmt.Fprintf(&b, "    because  %s\n", oneLine(why, 200))
 			}
 			fmt.Fprintf(&b, "    state    %s for %s", c.State, ageText(now.Sub(c.Opened)))
 			if !c.Active.IsZero() {
