@@ -31,11 +31,18 @@ func (c *Conn) park() bool {
 		return false
 	}
 	t.parks.Add(1)
+	c.leaveParked()
+	return true
+}
+
+// leaveParked makes the role available to a poll, and to a watch. Between a takeUp's first step and
+// its end the role is not parked, and a watch may have ended for that reason.
+func (c *Conn) leaveParked() {
+	t := &c.tx
 	t.parked.Store(true)
-	if !t.watched.Swap(true) {
+	if !t.watched.Load() && !t.watched.Swap(true) {
 		c.Go(c.watch)
 	}
-	return true
 }
 
 // unpark passes the role to a goroutine if the role is parked.
@@ -57,7 +64,7 @@ func (c *Conn) takeUp() bool {
 	ready := t.closed || c.sock.Load().Roomy()
 	t.mu.Unlock()
 	if !ready {
-		t.parked.Store(true)
+		c.leaveParked()
 		return false
 	}
 	t.release()
