@@ -321,16 +321,6 @@ func (o *conn) sleepOut() error {
 	return o.sleep(true, &o.s.out.instance, o.s.writable)
 }
 
-// closedOr returns net.ErrClosed after Close, and err before.
-func (s *Socket) closedOr(err error) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.closed {
-		return net.ErrClosed
-	}
-	return err
-}
-
 func (o *conn) opError(op string, err error) error {
 	if err == nil {
 		return nil

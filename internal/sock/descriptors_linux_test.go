@@ -73,7 +73,7 @@ func TestCommitmentWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fds[1])
-	a := &asking{c: &conn{s: &Socket{fd: fds[0]}}}
+	a := &asking{c: &conn{s: &Socket{carrier: carrier{fd: fds[0]}}}}
 	defer a.c.Close()
 	time.AfterFunc(20*time.Millisecond, func() { unix.Write(fds[1], []byte{committed}) })
 	defer exhaust(t, 0)()

@@ -130,7 +130,7 @@ func (l *ownedListener) take() (*conn, error) {
 			return nil, os.NewSyscallError("accept4", err)
 		}
 		fd := int(n)
-		o := &conn{s: &Socket{fd: fd}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
+		o := &conn{s: &Socket{carrier: carrier{fd: fd}}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
 		if l.addr.IP.IsUnspecified() {
 			if sa, err := unix.Getsockname(fd); err == nil {
 				o.local = tcpAddr(sa)

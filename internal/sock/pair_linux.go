@@ -381,17 +381,3 @@ func (p *Pair) Tell(slot int) bool {
 	}
 	return !p.ended.Load()
 }
-
-// Pair returns the pair of the connection and the slot there, or nil if the connection has none, or
-// if the pair has ended.
-func (s *Socket) Pair() (*Pair, int) {
-	if r := s.rings; r != nil && r.seat != nil {
-		if p := r.seat.pair; p != nil && !p.ended.Load() {
-			return p, r.seat.slot
-		}
-	}
-	return nil, 0
-}
-
-// AskPair is Ask, but the next arrival is reported by the pair. [reader]
-func (s *Socket) AskPair() { s.rings.in.AskPair() }

@@ -189,7 +189,7 @@ func (v *rendezvous) drain() bool {
 			if err != nil {
 				return err == net.ErrClosed
 			}
-			if a := (&asking{v: v, c: &conn{s: &Socket{fd: fd}}, proves: m.path != ""}); !a.serve(false) {
+			if a := (&asking{v: v, c: &conn{s: &Socket{carrier: carrier{fd: fd}}}, proves: m.path != ""}); !a.serve(false) {
 				go a.serve(true)
 			}
 		}
@@ -411,7 +411,7 @@ func (a *asking) grant(wait bool) (err error) {
 	if a.proves {
 		_, err = SameUser(a.c.s.fd)
 	} else {
-		err = a.o.s.checkPeer(a.c.s.fd, a.m)
+		err = a.checkDialer()
 	}
 	if err != nil {
 		return err
@@ -430,6 +430,22 @@ func (a *asking) grant(wait bool) (err error) {
 	}
 	answer(a.c.s.fd, nil, a.o.s.fd)
 	return nil
+}
+
+// checkDialer returns an error unless the dialer has this process's user, who also owns the
+// dialer's end of the TCP connection. The error is net.ErrClosed if the connection is closed here.
+func (a *asking) checkDialer() error {
+	uid, err := SameUser(a.c.s.fd)
+	if err != nil {
+		return err
+	}
+	s := a.o.s
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	return checkOwner(s.fd, a.m.from, a.m.to, uid)
 }
 
 // commitment reports whether the dialer has committed, and finds the connection's seat in a pair.

@@ -386,21 +386,6 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 	return nil
 }
 
-// checkPeer returns an error unless the dialer at the other end of bell has this process's user,
-// who also owns the other end of the TCP connection s. A closed s gives net.ErrClosed.
-func (s *Socket) checkPeer(bell int, m meeting) error {
-	uid, err := SameUser(bell)
-	if err != nil {
-		return err
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.closed {
-		return net.ErrClosed
-	}
-	return checkOwner(s.fd, m.from, m.to, uid)
-}
-
 // awaitAnswer waits for the listener's answer, until end at most. theirs is the descriptor of the
 // listener's end of the TCP connection, if the answer contains the descriptor, and -1 otherwise.
 // The caller closes theirs, after an error too. pairs reports whether the listener knows pairs.

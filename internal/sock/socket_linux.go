@@ -1,37 +1,22 @@
 package sock
 
 import (
-	"errors"
 	"net"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/internal/perturb"
 	"viaduct/samehost"
 )
 
-// A Socket is the descriptor of a stream, taken away from the runtime. At any time there is at most
-// one reader, who may call the methods marked [reader], and one writer, for the methods marked
-// [writer]. Reads and writes never wait.
-//
-// The bytes may go through shared memory instead. Then fd is the bell, readable when something has
-// arrived. The support for shared memory costs a plain socket a nil check in each method, whereas
-// calls through an interface could not be inlined.
+// A Socket is the descriptor of a stream, taken away from the runtime. Its carrier moves the bytes;
+// the methods of the Socket itself are for the sleeps of the reader and the writer, and for the end.
 type Socket struct {
-	fd    int
-	in    arrivals
-	out   Watch
-	rings *rings // nil: the bytes go through fd
-
-	used atomic.Bool // something was read or written, or an engine has the socket
-
-	mu      perturb.RWMutex // held around uses of fd by others than the reader and the writer
-	closed  bool            // guarded by mu; fd is closed when nothing can be using it any more
-	verdict chan struct{}   // not nil while a grant of shared memory is undecided, and closed after it; guarded by mu
-	why     string          // the reason why the bytes do not go through shared memory; guarded by mu
+	carrier
+	agreement
+	in  arrivals // where the reader sleeps
+	out Watch    // where the writer sleeps
 }
 
 // Take moves the descriptor of nc into a Socket and closes nc. It returns nil, and leaves nc open,
@@ -61,7 +46,7 @@ func dup(sc syscall.Conn) *Socket {
 	if err != nil {
 		return nil
 	}
-	s := &Socket{fd: -1}
+	s := &Socket{carrier: carrier{fd: -1}}
 	raw.Control(func(fd uintptr) {
 		if kind, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TYPE); err != nil ||
 			kind != unix.SOCK_STREAM {
@@ -94,100 +79,9 @@ func (s *Socket) adopt(r *rings) error {
 		s.out.Close()
 		s.out = Watch{}
 	}
-	r.tcp, s.fd, s.rings = s.fd, r.bell, r
+	r.tcp, s.fd, s.rings, s.shared = s.fd, r.bell, r, true
 	return nil
 }
-
-// decide is called when a dialer gets a grant of shared memory. Reads, writes, and the engine's
-// Take of the socket wait from then on, until the caller calls decided because the dialer has
-// committed or left. If an earlier grant is still undecided, decide waits for its decision or,
-// without wait, returns ErrWouldBlock. Any other error means a stream already begun or closed.
-func (s *Socket) decide(wait bool) (decided func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.verdict != nil && !s.closed {
-		if !wait {
-			return nil, ErrWouldBlock
-		}
-		ch := s.verdict
-		s.mu.Unlock()
-		<-ch
-		s.mu.Lock()
-	}
-	if s.closed || s.used.Load() || s.rings != nil {
-		return nil, errors.New(whyBegun)
-	}
-	ch := make(chan struct{})
-	s.verdict = ch
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.verdict = nil
-		close(ch)
-	}, nil
-}
-
-// rlockDecided locks mu for reading as soon as no grant is undecided, or s is closed.
-func (s *Socket) rlockDecided() {
-	s.mu.RLock()
-	for s.verdict != nil && !s.closed {
-		ch := s.verdict
-		s.mu.RUnlock()
-		<-ch
-		s.mu.RLock()
-	}
-}
-
-func (s *Socket) setWhy(why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.why = why
-}
-
-func (s *Socket) path() samehost.Path {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	switch {
-	case s.rings != nil:
-		return samehost.Path{SharedMemory: true}
-	case s.why == "":
-		return samehost.Path{Why: whyNotAsked}
-	}
-	return samehost.Path{Why: s.why}
-}
-
-// ByKernel reports whether the kernel moves the bytes. The kernel reports unmapped memory by
-// EFAULT. Otherwise this process moves the bytes itself, and an access to unmapped memory is a
-// fault.
-func (s *Socket) ByKernel() bool { return s.rings == nil }
-
-// Detach makes the stream independent of the caller's memory, if the peer still has to copy bytes
-// from there, not yet reported as written. On TCP, Detach does nothing. [writer]
-func (s *Socket) Detach() {
-	if r := s.rings; r != nil {
-		r.out.Detach()
-	}
-}
-
-// Owes reports whether a write has taken bytes without reporting them, because the peer has yet to
-// copy them from the writer's memory. [writer]
-func (s *Socket) Owes() bool { return s.rings != nil && s.rings.out.Owed() > 0 }
-
-// Roomy reports whether a write would return without ErrWouldBlock. Only for shared memory.
-// [writer]
-func (s *Socket) Roomy() bool { return s.rings.out.Roomy() || s.rings.gone.Load() }
-
-// Apart reports whether the next bytes have arrived but are in the peer's memory, outside the ring.
-// A Read that has taken bytes of the ring stops before the bytes outside. Apart is false on TCP.
-// [reader]
-func (s *Socket) Apart() bool { return s.rings != nil && s.rings.in.Apart() }
-
-// Taken returns the number of bytes read so far. The difference of two results is the number of
-// bytes a read took before a fault ended it. Only for shared memory. [reader]
-func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }
-
-// FD returns the descriptor that is readable when something has arrived. It is valid until Close.
-func (s *Socket) FD() int { return s.fd }
 
 // OpenArrivals creates the epoll instance for the reader's sleep, unless the instance exists. Take
 // does not create the instance, because a short connection needs none. OpenArrivals returns false
@@ -223,20 +117,6 @@ func (s *Socket) Arm() bool {
 	s.Ask()
 	return true
 }
-
-// Ask is for callers watching FD without Arm and Sleep. True means: the next arrival makes FD
-// readable, but earlier arrivals need not, and the caller reads until nothing is left. False means:
-// every arrival makes FD readable. [reader]
-func (s *Socket) Ask() bool {
-	if s.rings == nil {
-		return false
-	}
-	s.rings.ask()
-	return true
-}
-
-// Polls reports whether a check for arrivals takes no system call.
-func (s *Socket) Polls() bool { return s.rings != nil }
 
 // Disarm keeps arrivals from waking the reader. The end of the stream may still wake it. [reader]
 func (s *Socket) Disarm() { s.in.disarm(s.fd) }
