@@ -56,14 +56,11 @@ type Attention struct {
 
 	role   perturb.Mutex // the receive role
 	missed atomic.Bool   // a report of the pair found the role taken
-	state  atomic.Uint32 // a State; only move changes it
 	wg     sync.WaitGroup
-
-	looks  atomic.Uint32 // changes with every Poll
-	seen   atomic.Uint32 // polls up to this value of looks do not count; see looked
-	waited atomic.Bool   // whether Wait was called since the last call of looked
 	resume chan struct{} // a signal wakes the goroutine in state Polled, which checks the state
 
+	current
+	consumers
 	idle   idleness
 	shared registration
 }
@@ -74,46 +71,17 @@ func (a *Attention) Init(src *sock.Socket, r Receiver) {
 	a.resume = make(chan struct{}, 1)
 }
 
-// State returns the current state.
-func (a *Attention) State() State { return State(a.state.Load()) }
-
-// move applies event e to the state. It returns the state before, and the action the caller must
-// perform.
-func (a *Attention) move(e Event) (from State, do Action) {
-	for {
-		perturb.Point()
-		from = a.State()
-		to, do := next(from, e)
-		if to == from {
-			return from, do
-		}
-		if a.state.CompareAndSwap(uint32(from), uint32(to)) {
-			return from, do
-		}
-	}
-}
-
-// moveFrom applies event e and returns true if the state is from, and false otherwise.
-func (a *Attention) moveFrom(from State, e Event) bool {
-	to, _ := next(from, e)
-	perturb.Point()
-	return a.state.CompareAndSwap(uint32(from), uint32(to))
-}
-
 // Lock locks the receive role. It never waits for the peer. Unlock unlocks the role.
 func (a *Attention) Lock() { a.role.Lock() }
 
 // TryLock locks the receive role if it is free, and reports success.
 func (a *Attention) TryLock() bool { return a.role.TryLock() }
 
-// Unlock unlocks the receive role.
-func (a *Attention) Unlock() { a.unlock() }
-
-// unlock unlocks the receive role. A report that found the role taken is served then.
-func (a *Attention) unlock() {
+// Unlock unlocks the receive role. A report that found the role taken is served then.
+func (a *Attention) Unlock() {
 	a.role.Unlock()
 	if a.missed.Load() && a.missed.Swap(false) {
-		a.serveMissed()
+		serveMissed(a)
 	}
 }
 
@@ -128,7 +96,7 @@ func (a *Attention) Reserve() { a.move(Reserve) }
 // shared poller, or if bytes were left for a goroutine to handle first. The caller has the receive
 // role.
 func (a *Attention) begin(from State, e Event) {
-	if !a.recv.Left() && a.register(from, e) {
+	if !a.recv.Left() && register(a, from, e) {
 		return
 	}
 	if a.moveFrom(from, Busy) {
@@ -146,7 +114,7 @@ func (a *Attention) Poll() bool {
 		return false
 	}
 	if s := a.State(); s == Unstarted || s == Closed {
-		a.unlock()
+		a.Unlock()
 		return false
 	}
 	got, _, err := a.recv.Receive(false, true)
@@ -163,16 +131,13 @@ func (a *Attention) Poll() bool {
 func (a *Attention) Receive() bool {
 	a.role.Lock()
 	if s := a.State(); s == Unstarted || s == Closed {
-		a.unlock()
+		a.Unlock()
 		return false
 	}
 	got, _, err := a.recv.Receive(false, false)
 	a.release(err)
 	return got.Any && err == nil
 }
-
-// Looks returns a number that changes whenever a consumer polls.
-func (a *Attention) Looks() uint32 { return a.looks.Load() }
 
 // release unlocks the role after a Receive by a goroutine other than the attendant, and calls
 // Deliver. If the stream has ended with err, release calls Ended. If bytes were left, release makes
@@ -201,7 +166,7 @@ func (a *Attention) end(err error) bool {
 	if ended {
 		a.move(Close)
 	}
-	a.unlock()
+	a.Unlock()
 	if ended {
 		a.wakeGoroutine()
 	}
@@ -225,7 +190,7 @@ func (a *Attention) Wait() {
 // state since the caller saw Reserved: a second registration of the source would end the first.
 func (a *Attention) endReservation() bool {
 	a.role.Lock()
-	defer a.unlock()
+	defer a.Unlock()
 	if a.State() != Reserved {
 		return false
 	}
@@ -240,30 +205,14 @@ func (a *Attention) wakeGoroutine() {
 	}
 }
 
-// looked reports whether a consumer polls the source, so that arrivals are left to the consumer. It
-// returns false if nobody has polled since the polls recorded in seen. It also returns false if
-// Wait was called since the last call of looked, and then records all polls so far in seen, because
-// a consumer polls once more after Wait to find earlier arrivals.
-func (a *Attention) looked() bool {
-	looks := a.looks.Load()
-	if looks == a.seen.Load() {
-		return false
-	}
-	if !a.waited.Swap(false) {
-		return true
-	}
-	a.seen.Store(looks)
-	return false
-}
-
 // Close ends the attention. It waits for the receive role and calls closed in the role. It does not
 // wait for goroutines; see Join. The source must be open until Close returns.
 func (a *Attention) Close(closed func()) {
 	a.role.Lock()
 	a.move(Close)
 	closed()
-	a.unlock()
-	a.deregister()
+	a.Unlock()
+	a.shared.leave(a)
 	WakeSleeper() // it may be asleep at the source
 	a.wakeGoroutine()
 }
@@ -271,6 +220,40 @@ func (a *Attention) Close(closed func()) {
 // Join waits until no goroutine of the attention runs any more. Call Join after Close and after the
 // source was closed.
 func (a *Attention) Join() { a.wg.Wait() }
+
+// apply applies event e if the state is Shared, and starts an attendant if the transition requires
+// one.
+func (a *Attention) apply(e Event) {
+	if _, do := next(Shared, e); a.moveFrom(Shared, e) && do == Dedicate {
+		a.dedicate()
+	}
+}
+
+// consumers records whether consumers poll the source.
+type consumers struct {
+	looks  atomic.Uint32 // changes with every Poll
+	seen   atomic.Uint32 // polls up to this value of looks do not count; see looked
+	waited atomic.Bool   // whether Wait was called since the last call of looked
+}
+
+// Looks returns a number that changes whenever a consumer polls.
+func (c *consumers) Looks() uint32 { return c.looks.Load() }
+
+// looked reports whether a consumer polls the source, so that arrivals are left to the consumer. It
+// returns false if nobody has polled since the polls recorded in seen. It also returns false if
+// Wait was called since the last call of looked, and then records all polls so far in seen, because
+// a consumer polls once more after Wait to find earlier arrivals.
+func (c *consumers) looked() bool {
+	looks := c.looks.Load()
+	if looks == c.seen.Load() {
+		return false
+	}
+	if !c.waited.Swap(false) {
+		return true
+	}
+	c.seen.Store(looks)
+	return false
+}
 
 // quietTime is the time without polling by a consumer after which the goroutine of a connection
 // returns to the source.

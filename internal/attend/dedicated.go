@@ -14,7 +14,7 @@ import (
 // dedicate removes the source from the shared poller, if any, and starts the goroutine of the
 // connection. The goroutine first reads until nothing is left, so no report of the poller is lost.
 func (a *Attention) dedicate() {
-	a.deregister()
+	a.shared.leave(a)
 	Go(true, func() {
 		a.role.Lock()
 		open := a.State() != Closed
@@ -22,7 +22,7 @@ func (a *Attention) dedicate() {
 			a.wg.Add(1) // Close locks the role before Join
 			a.shared.closely = 0
 		}
-		a.unlock()
+		a.Unlock()
 		if open {
 			defer a.wg.Done()
 			a.idle.list(a, true)
@@ -72,7 +72,7 @@ func (d *attendant) run() {
 		case errors.Is(err, os.ErrDeadlineExceeded): // the sweep found the connection idle
 			a.src.Interrupted()
 			d.after = readOn
-			if a.retire() {
+			if d.retire() {
 				return
 			}
 			a.idle.list(a, true)
@@ -86,6 +86,18 @@ func (d *attendant) run() {
 	}
 }
 
+// retire makes the connection wait with a shared poller again. It returns true if the attendant
+// must end: the poller has accepted the connection, or the connection is closed.
+func (d *attendant) retire() bool {
+	a := d.a
+	// Close the descriptor first: once the state is Shared, another attendant may open its own.
+	a.src.CloseArrivals()
+	a.role.Lock()
+	defer a.Unlock()
+	state := a.State()
+	return state == Closed || state != Polled && !a.recv.Left() && register(a, state, Idle)
+}
+
 // open makes the source ready for Sleep. While the process has no free descriptor, open reads the
 // source every millisecond. open returns false if the stream has ended meanwhile.
 func (d *attendant) open() bool {
@@ -93,7 +105,7 @@ func (d *attendant) open() bool {
 		time.Sleep(quietTime)
 		a.role.Lock()
 		if a.State() == Closed {
-			a.unlock()
+			a.Unlock()
 			return false
 		}
 		_, _, err := a.recv.Receive(true, false)
@@ -115,11 +127,11 @@ func (d *attendant) ready(uintptr) bool {
 	}
 	switch {
 	case a.State() == Closed:
-		a.unlock()
+		a.Unlock()
 		d.after = finished
 		return true
 	case a.looked():
-		a.unlock()
+		a.Unlock()
 		d.contended(false)
 		return true
 	case d.mod.on:
@@ -153,7 +165,7 @@ func (d *attendant) ready(uintptr) bool {
 		d.leave(err)
 		return true
 	case consumerCame:
-		a.unlock()
+		a.Unlock()
 		d.contended(false)
 		return true
 	}
@@ -269,7 +281,7 @@ func (d *attendant) contended(taken bool) {
 		a.moveFrom(Polled, Quiet)
 		if taken {
 			a.role.Lock()
-			a.unlock() // it is enough to have waited
+			a.Unlock() // it is enough to have waited
 		}
 	}
 }
@@ -303,15 +315,4 @@ func (d *attendant) aside() bool {
 			}
 		}
 	}
-}
-
-// retire makes the connection wait with a shared poller again. It returns true if the attendant
-// must end: the poller has accepted the connection, or the connection is closed.
-func (a *Attention) retire() bool {
-	// Close the descriptor first: once the state is Shared, another attendant may open its own.
-	a.src.CloseArrivals()
-	a.role.Lock()
-	defer a.unlock()
-	state := a.State()
-	return state == Closed || state != Polled && !a.recv.Left() && a.register(state, Idle)
 }

@@ -126,7 +126,7 @@ func (a *Attention) rest() bool {
 	n := i.arrivals.Load()
 	if n-i.swept.Swap(n) > few {
 		i.sweeps = 0
-		if i.bulk.Swap(false) || !a.paired() || recent.waiters()-1 <= int(processors.Load()) {
+		if i.bulk.Swap(false) || !paired(a) || recent.waiters()-1 <= int(processors.Load()) {
 			return false
 		}
 		// Many connections of a pair have small messages. The goroutine of the pair receives them

@@ -74,61 +74,6 @@ func (d *drainer) enter(a *Attention, slot int) {
 	}
 }
 
-// paired reports whether the connection has a pair.
-func (a *Attention) paired() bool {
-	p, _ := a.src.Pair()
-	return p != nil
-}
-
-// ask requests a report of the next arrival, from the pair if there is one. The result is the same
-// as of Ask of the source. byBell is true unless the report being served is the pair's. The caller
-// has the receive role.
-func (a *Attention) ask(byBell bool) bool {
-	p, slot := a.src.Pair()
-	if p == nil {
-		return a.src.Ask()
-	}
-	d := drainerOf(p)
-	if d == nil {
-		return a.src.Ask()
-	}
-	if byBell {
-		a.src.Ask() // also empties the bell
-		d.enter(a, slot)
-	}
-	a.src.AskPair()
-	perturb.Point()
-	if p.Ended() { // the drainer may have been through the table already
-		a.src.Ask()
-	}
-	return true
-}
-
-// take locks the receive role for a report, and returns false if the role is taken. If the
-// connection has a pair, it stays Shared then, and unlock has it served again. Otherwise an
-// attendant serves it.
-func (a *Attention) take() bool {
-	if a.role.TryLock() {
-		return true
-	}
-	if !a.paired() {
-		a.apply(Contended)
-		return false
-	}
-	a.missed.Swap(true) // ordered before the lock below, which a store is not everywhere
-	perturb.Point()
-	if !a.role.TryLock() {
-		return false
-	}
-	a.missed.Store(false)
-	return true
-}
-
-// serveMissed serves the connection after a report that found the role taken.
-func (a *Attention) serveMissed() {
-	Go(true, func() { a.serve(0, time.Now(), 0) })
-}
-
 // run is the main function of the goroutine.
 func (d *drainer) run(generation uint32) {
 	defer d.pair.Release()
@@ -137,7 +82,7 @@ func (d *drainer) run(generation uint32) {
 		a, turn, ok := d.next(generation, false)
 		served := a != nil
 		for came := false; a != nil; a, turn, ok = d.next(generation, came) {
-			came = a.serve(0, now, turn) > 0
+			came = report{a: a, now: now, turn: turn}.serve() > 0
 			drained.Add(1)
 		}
 		if ok && d.weary() {
@@ -207,7 +152,7 @@ func (d *drainer) end() {
 		}
 		for j := range row {
 			if a := row[j].Swap(nil); a != nil {
-				a.serve(0, time.Now(), 0)
+				report{a: a, now: time.Now()}.serve()
 			}
 		}
 	}

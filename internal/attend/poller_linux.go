@@ -97,11 +97,11 @@ var (
 	nextPoller atomic.Uint32
 )
 
-// register registers the source with a shared poller and applies e, which changes the state from
+// register registers the source of a with a shared poller and applies e, which changes the state from
 // from to Shared. The result is false, without a change, if there can be no poller or the state is
 // no longer from. Bytes already there are reported. The caller has the receive role, and nobody
 // else waits for the source.
-func (a *Attention) register(from State, e Event) bool {
+func register(a *Attention, from State, e Event) bool {
 	a.recv.Rest()
 	n := min((runtime.GOMAXPROCS(0)+1)/2, len(pollers))
 	return pollers[int(nextPoller.Add(1))%n].add(a, from, e)
@@ -146,19 +146,20 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 	return true
 }
 
-// deregister removes the source from the shared poller, if any. The source must be open.
-func (a *Attention) deregister() {
-	if at := a.shared.slotOf.Load(); at != nil {
+// leave removes the source of a, whose registration r is, from the shared poller, if any. The source
+// must be open.
+func (r *registration) leave(a *Attention) {
+	if at := r.slotOf.Load(); at != nil {
 		at.CompareAndSwap(a, nil)
-		a.shared.slotOf.CompareAndSwap(at, nil)
+		r.slotOf.CompareAndSwap(at, nil)
 	}
-	p := a.shared.poller.Load()
+	p := r.poller.Load()
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if a.shared.poller.Load() == p { // another goroutine may have removed the connection
+	if r.poller.Load() == p { // another goroutine may have removed the connection
 		p.removeLocked(a)
 	}
 }
@@ -225,7 +226,7 @@ func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 		a, events, ok := p.next(generation, &now)
 		served, bytes := 0, 0
 		for ; a != nil; a, events, ok = p.next(generation, &now) {
-			bytes += a.serve(events, now, 0)
+			bytes += report{a: a, events: events, now: now}.serve()
 			served++
 		}
 		switch {
@@ -300,84 +301,4 @@ func (p *sharedPoller) look() {
 		return
 	}
 	p.watchLocked()
-}
-
-// serve receives for the connection after a report, and returns the number of bytes. turn is the
-// drainer's turn, or 0 if the report is not a drainer's. [goroutine of the poller or drainer]
-func (a *Attention) serve(events uint32, now time.Time, turn uint32) int {
-	if !a.take() {
-		return 0
-	}
-	if a.State() != Shared {
-		a.unlock() // the goroutine that changed the state reads the source
-		return 0
-	}
-	if a.looked() {
-		a.unlock()
-		a.apply(Contended)
-		return 0
-	}
-	// Receive may stop at a short read, because epoll reports later arrivals again. Receive must read
-	// until nothing is left (all) if the source needs a request for each report, or if the events show
-	// more than arrivals, for example the end of the stream.
-	all := a.ask(turn == 0) || events&^unix.EPOLLIN != 0
-	got, more, err := a.recv.Receive(all, false)
-	if got.Any && err == nil && a.recv.Partial() {
-		// The read may have been short because memory is unmapped; the next read then returns the error.
-		var rest Got
-		rest, more, err = a.recv.Receive(true, false)
-		got.Bytes += rest.Bytes
-	}
-	if got.Any {
-		a.idle.arrivals.Add(1)
-	}
-	r := &a.shared
-	if now.Sub(r.last) >= closeGap || turn-r.turn > uint32(processors.Load()) {
-		r.closely = 0
-	}
-	r.turn = turn
-	if got.Bytes > small {
-		r.bulk++
-	} else {
-		r.bulk = 0
-	}
-	r.last = now
-	r.closely++
-	if err != nil {
-		a.deregister()
-		a.wg.Add(1) // Close waits for the role, and Join for the goroutine below
-		if a.end(err) {
-			Go(true, func() {
-				defer a.wg.Done()
-				a.recv.Deliver()
-				a.recv.Ended(err) // Ended may take long
-			})
-		} else {
-			a.wg.Done()
-		}
-		return got.Bytes
-	}
-	left := a.recv.Left()
-	if !left {
-		a.recv.Rest()
-	}
-	busy := more || r.closely >= closeRun || r.bulk >= closeRun
-	a.unlock()
-	switch keep := a.recv.Deliver(); {
-	case left && keep:
-		a.waited.Store(false)
-		a.looks.Add(1) // counts as a poll of the consumer, which is about to poll
-		a.apply(Left)
-	case left, busy:
-		a.apply(Busy)
-	}
-	return got.Bytes
-}
-
-// apply applies event e if the state is Shared, and starts an attendant if the transition requires
-// one.
-func (a *Attention) apply(e Event) {
-	if _, do := next(Shared, e); a.moveFrom(Shared, e) && do == Dedicate {
-		a.dedicate()
-	}
 }

@@ -45,8 +45,8 @@ func TestSlotTaken(t *testing.T) {
 		t.Fatal("no slot")
 	}
 	next(as[0]) // this also reads the other connection's report
-	as[1].deregister()
-	as[1].deregister()
+	as[1].shared.leave(as[1])
+	as[1].shared.leave(as[1])
 	if len(p.free) != 1 {
 		t.Errorf("%d slots are free", len(p.free))
 	}

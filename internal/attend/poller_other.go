@@ -5,13 +5,12 @@ package attend
 // A registration is empty, because there is no shared poller here.
 type registration struct{ closely uint32 }
 
-func (a *Attention) register(State, Event) bool { return false }
-func (a *Attention) deregister()                {}
+func (*registration) leave(*Attention) {}
 
-func (a *Attention) apply(Event) {}
+func register(*Attention, State, Event) bool { return false }
 
-func (a *Attention) paired() bool { return false }
-func (a *Attention) serveMissed() {}
+func paired(*Attention) bool { return false }
+func serveMissed(*Attention) {}
 
 type counter struct{}
 

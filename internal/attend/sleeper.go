@@ -157,7 +157,7 @@ func (s *Sleeper) rested() bool {
 // open.
 func (a *Attention) SleepAt(z *Sleeper) bool {
 	if !a.src.Ask() {
-		defer a.unlock()
+		defer a.Unlock()
 		return z.Add(a.src.FD())
 	}
 	got, more, err := a.recv.Receive(true, true)

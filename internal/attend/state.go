@@ -1,5 +1,11 @@
 package attend
 
+import (
+	"sync/atomic"
+
+	"viaduct/internal/perturb"
+)
+
 // A State records who waits for arrivals of a connection.
 //
 //	             Start                    Busy
@@ -146,6 +152,35 @@ var arrows = []arrow{
 	{Polled, Wait, Dedicated, Resume},
 	{Polled, Quiet, Dedicated, Resume},
 	{Polled, Close, Closed, Leave},
+}
+
+// current is the State of an Attention. Only its methods change the State.
+type current struct{ state atomic.Uint32 }
+
+// State returns the current state.
+func (c *current) State() State { return State(c.state.Load()) }
+
+// move applies event e to the state. It returns the state before, and the action the caller must
+// perform.
+func (c *current) move(e Event) (from State, do Action) {
+	for {
+		perturb.Point()
+		from = c.State()
+		to, do := next(from, e)
+		if to == from {
+			return from, do
+		}
+		if c.state.CompareAndSwap(uint32(from), uint32(to)) {
+			return from, do
+		}
+	}
+}
+
+// moveFrom applies event e and returns true if the state is from, and false otherwise.
+func (c *current) moveFrom(from State, e Event) bool {
+	to, _ := next(from, e)
+	perturb.Point()
+	return c.state.CompareAndSwap(uint32(from), uint32(to))
 }
 
 // A step is the result of an event.
