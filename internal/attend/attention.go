@@ -96,7 +96,7 @@ func (a *Attention) Reserve() { a.move(Reserve) }
 // shared poller, or if bytes were left for a goroutine to handle first. The caller has the receive
 // role.
 func (a *Attention) begin(from State, e Event) {
-	if !a.recv.Left() && register(a, from, e) {
+	if !a.recv.Left() && process.pollers.add(a, from, e) {
 		return
 	}
 	if a.moveFrom(from, Busy) {

@@ -95,7 +95,7 @@ func (d *attendant) retire() bool {
 	a.role.Lock()
 	defer a.Unlock()
 	state := a.State()
-	return state == Closed || state != Polled && !a.recv.Left() && register(a, state, Idle)
+	return state == Closed || state != Polled && !a.recv.Left() && process.pollers.add(a, state, Idle)
 }
 
 // open makes the source ready for Sleep. While the process has no free descriptor, open reads the
@@ -207,7 +207,7 @@ var polling = budget.Rule{Grace: 2, Max: 63}
 // role before and after the call.
 func (d *attendant) poll() int {
 	a := d.a
-	if processors.Load() == 1 || !a.src.Polls() || !d.polls.Worth() {
+	if process.processors.Load() == 1 || !a.src.Polls() || !d.polls.Worth() {
 		return nothingCame
 	}
 	looks := a.looks.Load()

@@ -12,8 +12,6 @@ type history struct {
 	ids   atomic.Uint32     // number of ids assigned
 }
 
-var recent history
-
 // others records a wait in ws, and returns approximately how many other Waiters have sleeping
 // goroutines. others counts only the Waiters of the last 16 waits, because an older wait belongs to
 // an idle connection. The result is at most the number of parked goroutines, because some of the 16
@@ -36,5 +34,5 @@ func (h *history) waiters() int {
 			seen |= 1 << (other % 64)
 		}
 	}
-	return min(bits.OnesCount64(seen), int(parked.Load())+1)
+	return min(bits.OnesCount64(seen), int(process.parked.Load())+1)
 }

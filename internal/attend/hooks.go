@@ -12,13 +12,13 @@ func (a *Attention) Dedicate() {
 }
 
 // Gathers returns the number of pauses of shared pollers between two rounds.
-func Gathers() uint32 { return gathers.Load() }
+func Gathers() uint32 { return process.gathers.Load() }
 
 // Drained returns the number of arrivals that peers have announced by the pair of the processes.
-func Drained() uint32 { return drained.Load() }
+func Drained() uint32 { return process.drained.Load() }
 
 // Pauses returns the number of attendants now letting frames accumulate.
-func Pauses() int32 { return pauses.Load() }
+func Pauses() int32 { return process.pauses.Load() }
 
 // Received returns the number of arrivals read by the attendant or a shared poller. Each arrival
 // read by a consumer adds more than 1.

@@ -46,7 +46,7 @@ func (i *idleness) list(a *Attention, begins bool) {
 	if !i.listed.Load() {
 		i.listed.Store(true)
 		i.swept.Store(i.arrivals.Load() - few - 1)
-		attendants.add(a)
+		process.attendants.add(a)
 	}
 }
 
@@ -70,8 +70,6 @@ type sweeper struct {
 	list  []*Attention // guarded by mu
 	timed bool         // guarded by mu; whether a timer will sweep
 }
-
-var attendants sweeper
 
 func (w *sweeper) add(a *Attention) {
 	w.mu.Lock()
@@ -126,7 +124,7 @@ func (a *Attention) rest() bool {
 	n := i.arrivals.Load()
 	if n-i.swept.Swap(n) > few {
 		i.sweeps = 0
-		if i.bulk.Swap(false) || !paired(a) || recent.waiters()-1 <= int(processors.Load()) {
+		if i.bulk.Swap(false) || !paired(a) || process.recent.waiters()-1 <= int(process.processors.Load()) {
 			return false
 		}
 		// Many connections of a pair have small messages. The goroutine of the pair receives them

@@ -1,7 +1,6 @@
 package attend
 
 import (
-	"sync/atomic"
 	"time"
 
 	"viaduct/internal/budget"
@@ -29,9 +28,6 @@ const (
 	// thread meanwhile.
 	maxPauses = 4
 )
-
-// pauses is the number of attendants now letting frames accumulate.
-var pauses atomic.Int32
 
 // inVain is the back-off rule of moderators, for pauses that brought few bytes.
 var inVain = budget.Rule{Max: 1 << 10}
@@ -68,11 +64,11 @@ func (m *moderator) beginsAt(now time.Time, n int) bool {
 		return false
 	}
 	if m.worth.Worth() {
-		if pauses.Add(1) <= maxPauses {
+		if process.pauses.Add(1) <= maxPauses {
 			m.on = true
 			return true
 		}
-		pauses.Add(-1)
+		process.pauses.Add(-1)
 	}
 	m.restart(now)
 	return false
@@ -104,7 +100,7 @@ func (m *moderator) goesOn(now time.Time, n int, sent uint32) bool {
 func (m *moderator) end() {
 	if m.on {
 		m.on = false
-		pauses.Add(-1)
+		process.pauses.Add(-1)
 	}
 }
 

@@ -47,8 +47,8 @@ func TestPacer(t *testing.T) {
 
 	var p moderator
 	now, on := run(&p, start, 100)
-	if !on || pauses.Load() != 1 {
-		t.Fatalf("no pause (%d)", pauses.Load())
+	if !on || process.pauses.Load() != 1 {
+		t.Fatalf("no pause (%d)", process.pauses.Load())
 	}
 	for range 3 { // the rate is a little less than before the pause
 		now = now.Add(8 * gap)
@@ -58,7 +58,7 @@ func TestPacer(t *testing.T) {
 	}
 	// After a useless pause one occasion is skipped, then three, and so on.
 	for want := 1; want < 10; want = 2*want + 1 {
-		if now = now.Add(8 * gap); p.goesOn(now, 390, 0) || p.on || pauses.Load() != 0 {
+		if now = now.Add(8 * gap); p.goesOn(now, 390, 0) || p.on || process.pauses.Load() != 0 {
 			t.Error("the pause goes on although less came")
 		}
 		for i := 0; ; i++ {
@@ -95,7 +95,7 @@ func TestPacer(t *testing.T) {
 		ps[i].end()
 		ps[i].end()
 	}
-	if n := pauses.Load(); n != 0 {
+	if n := process.pauses.Load(); n != 0 {
 		t.Errorf("%d pauses after the end of all", n)
 	}
 }

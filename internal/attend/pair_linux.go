@@ -45,9 +45,6 @@ const (
 	vainPause = 10 * time.Millisecond
 )
 
-// drained counts the served bits.
-var drained atomic.Uint32
-
 // drainerOf returns the drainer of p. The result is nil if the process has no descriptor for it.
 func drainerOf(p *sock.Pair) *drainer {
 	d, _ := p.Drainer(func() any {
@@ -83,7 +80,7 @@ func (d *drainer) run(generation uint32) {
 		served := a != nil
 		for came := false; a != nil; a, turn, ok = d.next(generation, came) {
 			came = report{a: a, now: now, turn: turn}.serve() > 0
-			drained.Add(1)
+			process.drained.Add(1)
 		}
 		if ok && d.weary() {
 			time.Sleep(vainPause)
@@ -94,7 +91,7 @@ func (d *drainer) run(generation uint32) {
 		case served:
 			looks = 0
 			runtime.Gosched() // the woken consumers
-		case looks < drainLooks && processors.Load() > 1:
+		case looks < drainLooks && process.processors.Load() > 1:
 			looks++
 			runtime.Gosched()
 		case !d.pair.Sleep():

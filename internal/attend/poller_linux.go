@@ -90,21 +90,21 @@ const (
 	closeGap = time.Millisecond
 )
 
-// pollers are the shared pollers. Half as many as there are processors are used, because the peers
-// or the consumers need processors too.
-var (
-	pollers    [32]sharedPoller
-	nextPoller atomic.Uint32
-)
+// A pollerSet is the shared pollers of the process. Half as many as there are processors are used,
+// because the peers or the consumers need processors too.
+type pollerSet struct {
+	all  [32]sharedPoller
+	next atomic.Uint32 // changes with each connection
+}
 
-// register registers the source of a with a shared poller and applies e, which changes the state from
+// add registers the source of a with a shared poller and applies e, which changes the state from
 // from to Shared. The result is false, without a change, if there can be no poller or the state is
 // no longer from. Bytes already there are reported. The caller has the receive role, and nobody
 // else waits for the source.
-func register(a *Attention, from State, e Event) bool {
+func (s *pollerSet) add(a *Attention, from State, e Event) bool {
 	a.recv.Rest()
-	n := min((runtime.GOMAXPROCS(0)+1)/2, len(pollers))
-	return pollers[int(nextPoller.Add(1))%n].add(a, from, e)
+	n := min((runtime.GOMAXPROCS(0)+1)/2, len(s.all))
+	return s.all[int(s.next.Add(1))%n].add(a, from, e)
 }
 
 // add registers a, and changes the state under the lock, so that a goroutine seeing the new state
@@ -213,9 +213,6 @@ func (p *sharedPoller) closeSoonLocked() {
 	})
 }
 
-// gathers counts the pauses after rounds.
-var gathers atomic.Uint32
-
 // run is the main function of the poller's goroutine. The goroutine sleeps at a Watch, which
 // reports only once per request, so that arrivals cause no wake-up while the goroutine is awake.
 func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
@@ -233,7 +230,7 @@ func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 		case !ok:
 			return
 		case served > 1 && bytes >= crowd:
-			gathers.Add(1)
+			process.gathers.Add(1)
 			nap(gatherTime)
 			continue
 		}

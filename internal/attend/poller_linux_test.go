@@ -71,8 +71,8 @@ func TestSlotTaken(t *testing.T) {
 func TestTwoEndReservation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two pollers
 	registered := func() (n int) {
-		for i := range pollers {
-			p := &pollers[i]
+		for i := range process.pollers.all {
+			p := &process.pollers.all[i]
 			p.mu.Lock()
 			n += len(p.slots) - len(p.free)
 			p.mu.Unlock()

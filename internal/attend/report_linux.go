@@ -124,7 +124,7 @@ func (r report) ask() bool {
 // note records an arrival of n bytes, and reports whether the connection is busy: the last arrivals
 // were close together, or had many bytes each. [receive role]
 func (c *registration) note(r report, n int) (busy bool) {
-	if r.now.Sub(c.last) >= closeGap || r.turn-c.turn > uint32(processors.Load()) {
+	if r.now.Sub(c.last) >= closeGap || r.turn-c.turn > uint32(process.processors.Load()) {
 		c.closely = 0
 	}
 	c.last, c.turn = r.now, r.turn

@@ -37,6 +37,12 @@ import (
 //
 // Wake is safe for concurrent use. The other methods are for the goroutine that took the Sleeper.
 type Sleeper struct {
+	period time.Duration // Period; tests set another
+	worth  budget.Budget // whether to sleep at sockets
+
+	// company has a bit for each of the last calls of hasCompany, set if other goroutines ran.
+	company atomic.Uint32
+
 	taken  atomic.Bool
 	state  atomic.Uint32
 	armed  bool // the timer was set, and was not seen to fire
@@ -73,44 +79,27 @@ const (
 )
 
 var (
-	theSleeper Sleeper
-
-	// processors is the number of processors. The number is atomic, because tests change it while
-	// goroutines of earlier tests read.
-	processors atomic.Int32
-
-	// company has a bit for each of the last calls of hasCompany, set if other goroutines ran.
-	company atomic.Uint32
-
-	// parked is the number of goroutines waiting through the runtime.
-	parked atomic.Int32
-
-	period = Period // a variable, because tests change it
-
 	born = time.Now()
 
-	// sleeps is the budget for sleeping at sockets, and slept the back-off.
-	sleeps budget.Budget
-	slept  = budget.Rule{Max: 1<<10 - 1}
+	// slept is the back-off rule of Sleeper.worth.
+	slept = budget.Rule{Max: 1<<10 - 1}
 )
-
-func init() { processors.Store(int32(runtime.GOMAXPROCS(0))) }
 
 // Park records the start of a sleep through the runtime, for a message or a result. Unpark records
 // the end of the sleep.
-func Park()   { parked.Add(1) }
-func Unpark() { parked.Add(-1) }
+func Park()   { process.parked.Add(1) }
+func Unpark() { process.parked.Add(-1) }
 
 // TakeSleeper returns the Sleeper, asleep and without sockets. The result is nil if the system has
 // none, if another goroutine has it, if the caller has company, if the last sleeps were useless, and
 // once after a useful period (see rested). On a single processor, which the Sleeper occupies, the
 // result is also nil while another goroutine waits.
 func TakeSleeper() *Sleeper {
-	s := &theSleeper
-	if !sleeps.Worth() || processors.Load() == 1 && parked.Load() > 0 {
+	s := &process.sleeper
+	if !s.worth.Worth() || process.processors.Load() == 1 && process.parked.Load() > 0 {
 		return nil
 	}
-	if hasCompany() || processors.Load() == 1 && parked.Load() > 0 || !s.taken.CompareAndSwap(false, true) {
+	if s.hasCompany() || process.processors.Load() == 1 && process.parked.Load() > 0 || !s.taken.CompareAndSwap(false, true) {
 		return nil
 	}
 	if !s.open() || !s.rested() {
@@ -125,14 +114,14 @@ func TakeSleeper() *Sleeper {
 // calls. A single time may be an interruption of the thread, or a goroutine of the runtime. A sleep
 // would keep such goroutines from their processor: calls of gRPC, where four goroutines of each
 // process work for one call, take twice as long with it. Concurrent calls may lose a bit.
-func hasCompany() bool {
+func (s *Sleeper) hasCompany() bool {
 	start := clock()
 	runtime.Gosched()
-	h := company.Load() << 1
+	h := s.company.Load() << 1
 	if clock()-start > aloneTime {
 		h |= 1
 	}
-	company.Store(h)
+	s.company.Store(h)
 	return bits.OnesCount8(uint8(h)) > 1
 }
 
@@ -141,9 +130,9 @@ func hasCompany() bool {
 // returns false once.
 func (s *Sleeper) rested() bool {
 	age := clock() - s.began
-	if s.armed && age >= period {
+	if s.armed && age >= s.period {
 		s.armed = false
-		if s.useful && age < 2*period {
+		if s.useful && age < 2*s.period {
 			s.useful = false
 			return false
 		}
@@ -183,7 +172,7 @@ func (s *Sleeper) Again() {
 	s.clear()
 	if !s.armed {
 		s.armed, s.useful, s.began = true, false, clock()
-		s.set(period)
+		s.set(s.period)
 	}
 	perturb.Point()
 	s.state.Store(asleep) // from here on only Wake sets the timer
@@ -198,7 +187,7 @@ func (s *Sleeper) Wake() {
 }
 
 // WakeSleeper wakes the Sleeper, whoever has it.
-func WakeSleeper() { theSleeper.Wake() }
+func WakeSleeper() { process.sleeper.Wake() }
 
 // Sleep waits for any of the sockets or for Wake, at most a Period. The Sleeper is awake
 // afterwards.
@@ -216,7 +205,7 @@ func (s *Sleeper) Sleep() Outcome {
 		return Woken // most likely Wake fired the timer
 	}
 	if fired {
-		sleeps.Done(&slept, s.useful)
+		s.worth.Done(&slept, s.useful)
 	}
 	return o
 }

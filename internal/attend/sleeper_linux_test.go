@@ -18,19 +18,19 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 // begin resets the package for a test, as on n processors, with sleeps of at most d.
 func begin(t *testing.T, n int, d time.Duration) {
-	sleeps.Reset()
-	processors.Store(int32(n))
-	period = d
-	if theSleeper.taken.Load() {
+	process.sleeper.worth.Reset()
+	process.processors.Store(int32(n))
+	process.sleeper.period = d
+	if process.sleeper.taken.Load() {
 		t.Fatal("the Sleeper is taken")
 	}
-	theSleeper.armed, theSleeper.useful = false, false
-	company.Store(0)
+	process.sleeper.armed, process.sleeper.useful = false, false
+	process.sleeper.company.Store(0)
 	t.Cleanup(func() {
-		processors.Store(int32(runtime.GOMAXPROCS(0)))
-		period = Period
-		sleeps.Reset()
-		theSleeper.armed = false
+		process.processors.Store(int32(runtime.GOMAXPROCS(0)))
+		process.sleeper.period = Period
+		process.sleeper.worth.Reset()
+		process.sleeper.armed = false
 	})
 }
 
@@ -167,7 +167,7 @@ func TestInVain(t *testing.T) {
 		}
 	}
 	passed := func() (n int) { // occasions that are skipped
-		for !sleeps.Worth() {
+		for !process.sleeper.worth.Worth() {
 			n++
 		}
 		return n
@@ -196,7 +196,7 @@ func TestInVain(t *testing.T) {
 }
 
 // TestOneProcessor checks three rules for one processor. A consumer that has slept at the sockets
-// for a period sleeps once through the runtime. A consumer that comes back after a long time need
+// for a process.sleeper.period sleeps once through the runtime. A consumer that comes back after a long time need
 // not do so. No consumer sleeps at the sockets while another one waits.
 func TestOneProcessor(t *testing.T) {
 	begin(t, 1, 20*time.Millisecond)
@@ -223,7 +223,7 @@ func TestOneProcessor(t *testing.T) {
 		t.Error("paused twice")
 	}
 	s.Free()
-	time.Sleep(3 * period)
+	time.Sleep(3 * process.sleeper.period)
 	s = take(t)
 	s.Add(r)
 	if s.Sleep() != Arrived {

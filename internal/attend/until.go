@@ -80,9 +80,6 @@ const (
 // promise another.
 var looking = budget.Rule{Grace: 1, Hits: 8, Max: 255}
 
-// spinning is the number of consumers polling before a sleep.
-var spinning atomic.Int32
-
 // Until waits until c is ready. The caller holds mu. Until returns nil with mu held, or an error
 // without mu. The error is the cause of ctx if ctx has ended, but a ready c wins. p, which may be
 // nil, receives for the consumer.
@@ -97,7 +94,7 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 	}
 	if p != nil {
 		mu.Unlock()
-		n, others := int(processors.Load()), recent.others(ws)
+		n, others := int(process.processors.Load()), process.recent.others(ws)
 		crowded := others > n
 		if n > 1 && !crowded && ws.looks.Worth() {
 			if over, err := spin(ctx, mu, ws, c, p, others); over {
@@ -143,8 +140,8 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 // number of other waits. spin is called without mu. If over is true, waiting is over, and mu is
 // held; otherwise mu is not held.
 func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress, others int) (over bool, err error) {
-	lone := spinning.Add(1) == 1 && others == 0
-	defer spinning.Add(-1)
+	lone := process.spinning.Add(1) == 1 && others == 0
+	defer process.spinning.Add(-1)
 	moment := SpinTime
 	if s, ok := p.(SourceSleeper); ok && lone && s.Near() {
 		moment = NearSpinTime
@@ -227,8 +224,8 @@ func sleepAtSources(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condi
 
 // AssumeProcessors, for tests, makes the package behave as on n processors, until undo is called.
 func AssumeProcessors(n int) (undo func()) {
-	before := processors.Swap(int32(n))
-	return func() { processors.Store(before) }
+	before := process.processors.Swap(int32(n))
+	return func() { process.processors.Store(before) }
 }
 
 func held(mu *perturb.Mutex, err error) error {

@@ -24,7 +24,8 @@ type worker struct {
 	seen bool        // guarded by workers.mu; whether the worker was idle at the last check
 }
 
-var workers struct {
+// workers are the waiting workers.
+type workers struct {
 	mu    perturb.Mutex
 	idle  []*worker // guarded by mu; in the order of finishing
 	timed bool      // guarded by mu; whether a timer will call endIdle
@@ -37,18 +38,11 @@ func Go(pooled bool, f func()) {
 		go f()
 		return
 	}
-	workers.mu.Lock()
-	n := len(workers.idle)
-	if n == 0 {
-		workers.mu.Unlock()
-		go (&worker{work: make(chan func(), 1)}).run(f)
+	if w := process.workers.take(); w != nil {
+		w.work <- f
 		return
 	}
-	w := workers.idle[n-1]
-	workers.idle[n-1] = nil
-	workers.idle = workers.idle[:n-1]
-	workers.mu.Unlock()
-	w.work <- f
+	go (&worker{work: make(chan func(), 1)}).run(f)
 }
 
 // run calls f, and then further functions.
@@ -56,35 +50,49 @@ func (w *worker) run(f func()) {
 	for ok := true; ok; {
 		f()
 		f = nil
-		if !w.rest() {
+		if !process.workers.add(w) {
 			return
 		}
 		f, ok = <-w.work
 	}
 }
 
-// rest adds w to the idle workers. It returns false, and w ends, if there are maxIdle.
-func (w *worker) rest() bool {
-	workers.mu.Lock()
-	defer workers.mu.Unlock()
-	if len(workers.idle) >= maxIdle {
+// take removes and returns the worker that finished last, or nil if none waits.
+func (p *workers) take() *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.idle)
+	if n == 0 {
+		return nil
+	}
+	w := p.idle[n-1]
+	p.idle[n-1] = nil
+	p.idle = p.idle[:n-1]
+	return w
+}
+
+// add adds w to the idle workers. It returns false, and w ends, if there are maxIdle.
+func (p *workers) add(w *worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle) >= maxIdle {
 		return false
 	}
 	w.seen = false
-	workers.idle = append(workers.idle, w)
-	if !workers.timed {
-		workers.timed = true
-		time.AfterFunc(idleTime, endIdle)
+	p.idle = append(p.idle, w)
+	if !p.timed {
+		p.timed = true
+		time.AfterFunc(idleTime, p.endIdle)
 	}
 	return true
 }
 
 // endIdle ends the workers idle since the last check.
-func endIdle() {
-	workers.mu.Lock()
-	defer workers.mu.Unlock()
-	stay := workers.idle[:0]
-	for _, w := range workers.idle {
+func (p *workers) endIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stay := p.idle[:0]
+	for _, w := range p.idle {
 		if w.seen {
 			close(w.work)
 			continue
@@ -92,9 +100,9 @@ func endIdle() {
 		w.seen = true
 		stay = append(stay, w)
 	}
-	clear(workers.idle[len(stay):])
-	workers.idle = stay
-	if workers.timed = len(stay) > 0; workers.timed {
-		time.AfterFunc(idleTime, endIdle)
+	clear(p.idle[len(stay):])
+	p.idle = stay
+	if p.timed = len(stay) > 0; p.timed {
+		time.AfterFunc(idleTime, p.endIdle)
 	}
 }

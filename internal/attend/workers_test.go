@@ -21,9 +21,9 @@ func goroutine() int {
 
 // idleWorkers returns the number of idle workers.
 func idleWorkers() int {
-	workers.mu.Lock()
-	defer workers.mu.Unlock()
-	return len(workers.idle)
+	process.workers.mu.Lock()
+	defer process.workers.mu.Unlock()
+	return len(process.workers.idle)
 }
 
 // until waits until done returns true.
@@ -42,10 +42,10 @@ func until(t *testing.T, what string, done func() bool) {
 func TestWorkers(t *testing.T) {
 	// Until endIdle is called, no idle worker ends.
 	until(t, "the workers of other tests end", func() bool {
-		workers.mu.Lock()
-		defer workers.mu.Unlock()
-		over := len(workers.idle) == 0 && !workers.timed
-		workers.timed = workers.timed || over
+		process.workers.mu.Lock()
+		defer process.workers.mu.Unlock()
+		over := len(process.workers.idle) == 0 && !process.workers.timed
+		process.workers.timed = process.workers.timed || over
 		return over
 	})
 	seen := map[int]bool{}
@@ -58,7 +58,7 @@ func TestWorkers(t *testing.T) {
 	if len(seen) != 1 {
 		t.Errorf("%d goroutines, one after the other", len(seen))
 	}
-	endIdle()
+	process.workers.endIdle()
 
 	const many = 4 * maxIdle
 	var wg sync.WaitGroup
