@@ -109,7 +109,7 @@ func (c *carrier) PeekAt(off int, p []byte) (int, error) {
 		return r.peekAt(off, p)
 	}
 	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, off); err != nil {
-		noOffset.Store(true)
+		process.noOffset.Store(true)
 		return 0, os.NewSyscallError("setsockopt", err)
 	}
 	return peek(c.fd, p)

@@ -50,9 +50,9 @@ func TestNoDescriptors(t *testing.T) {
 		if p.SharedMemory {
 			shared++
 		}
-		shunned.Lock()
-		shunned.until = nil // set by a dialer whose listener had no descriptor to answer with
-		shunned.Unlock()
+		process.shunned.Lock()
+		process.shunned.until = nil // set by a dialer whose listener had no descriptor to answer with
+		process.shunned.Unlock()
 	}
 	once(100) // afterwards the process has all descriptors that stay open
 	before := testkit.OpenFiles()

@@ -261,9 +261,9 @@ func TestOwnerElsewhere(t *testing.T) {
 	defer a.Close()
 	defer b.Close()
 	local, remote := addrPort(a.remote), addrPort(a.local) // addresses as the other end sees them
-	diag.Lock()
-	closeDiag()
-	diag.Unlock()
+	process.diag.Lock()
+	process.diag.closeLocked()
+	process.diag.Unlock()
 	must(t, onThread(newNamespace, func() {
 		if uid, err := ownerOf(a.s.fd, local, remote); err == nil {
 			t.Errorf("user %d owns it", uid)

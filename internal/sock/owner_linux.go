@@ -35,9 +35,9 @@ func ownerOf(near int, local, remote netip.AddrPort) (uid uint32, err error) {
 	return uid, err
 }
 
-// diag caches the netlink socket for queries about the sockets of a network namespace. The next
+// A diag caches the netlink socket for queries about the sockets of a network namespace. The next
 // query usually can use the same socket, because most processes have a single namespace.
-var diag struct {
+type diag struct {
 	sync.Mutex
 	conn   *sockdiag.Conn // nil: none
 	cookie uint64         // cookie of conn's network namespace
@@ -57,9 +57,10 @@ func ownerByDiag(near int, local, remote netip.AddrPort) (uint32, error) {
 		defer c.Close()
 		return askOwner(c, local, remote)
 	}
-	diag.Lock()
-	defer diag.Unlock()
-	if diag.conn == nil || diag.cookie != want {
+	d := &process.diag
+	d.Lock()
+	defer d.Unlock()
+	if d.conn == nil || d.cookie != want {
 		c, err := sockdiag.Open()
 		if err != nil {
 			return 0, err
@@ -69,21 +70,21 @@ func ownerByDiag(near int, local, remote netip.AddrPort) (uint32, error) {
 			c.Close()
 			return 0, errNamespace
 		}
-		closeDiag()
-		diag.conn, diag.cookie = c, got
+		d.closeLocked()
+		d.conn, d.cookie = c, got
 	}
-	uid, err := askOwner(diag.conn, local, remote)
+	uid, err := askOwner(d.conn, local, remote)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		closeDiag() // an answer may be left in the socket
+		d.closeLocked() // an answer may be left in the socket
 	}
 	return uid, err
 }
 
-// closeDiag closes the cached netlink socket, if any. The caller has locked diag.
-func closeDiag() {
-	if diag.conn != nil {
-		diag.conn.Close()
-		diag.conn = nil
+// closeLocked closes the cached netlink socket, if any.
+func (d *diag) closeLocked() {
+	if d.conn != nil {
+		d.conn.Close()
+		d.conn = nil
 	}
 }
 

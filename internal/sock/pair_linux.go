@@ -47,25 +47,25 @@ const (
 	// lingerTime is how long a pair without connections remains at the dialer.
 	lingerTime = 50 * time.Millisecond
 
+	// listenerLingers is how long a pair without connections remains at the listener, unless the
+	// dialer ends it: longer than at the dialer, so that no dialer names a pair that the listener
+	// has ended.
+	listenerLingers = 10 * time.Second
+
 	// announced bounds the time a listener waits for a pair that another connection of the dialer is
 	// about to bring.
 	announced = 20 * time.Millisecond
 )
 
-// listenerLingers is how long a pair without connections remains at the listener, unless the dialer
-// ends it: longer than at the dialer, so that no dialer names a pair that the listener has ended. It
-// is a variable, because tests shorten it.
-var listenerLingers = 10 * time.Second
-
-// joined are the pairs that dialers have brought.
-var joined struct {
+// joinedPairs are the pairs that dialers have brought.
+type joinedPairs struct {
 	sync.Mutex
 	pairs map[pairID]*Pair
 	added chan struct{} // closed by the next addition; nil if nobody waits
 }
 
 // partners are the rendezvous with connections dialled by this process.
-var partners struct {
+type partners struct {
 	sync.Mutex
 	m map[partnerID]*partner
 }
@@ -94,16 +94,16 @@ type seat struct {
 
 // takeSeat counts a connection to the rendezvous called id, and gives it a slot in the pair, if
 // there is one. The second connection makes the pair.
-func takeSeat(id partnerID) *seat {
-	partners.Lock()
-	defer partners.Unlock()
-	q := partners.m[id]
+func (ps *partners) takeSeat(id partnerID) *seat {
+	ps.Lock()
+	defer ps.Unlock()
+	q := ps.m[id]
 	if q == nil {
-		if partners.m == nil {
-			partners.m = make(map[partnerID]*partner)
+		if ps.m == nil {
+			ps.m = make(map[partnerID]*partner)
 		}
 		q = new(partner)
-		partners.m[id] = q
+		ps.m[id] = q
 	}
 	s := &seat{id: id, partner: q}
 	q.conns++
@@ -130,32 +130,30 @@ func (s *seat) leave() {
 	if s.pair != nil {
 		s.pair.leave(s.slot, s.partner != nil)
 	}
-	q := s.partner
-	if q == nil {
-		return
+	if s.partner != nil {
+		process.partners.leave(s.id, s.partner)
 	}
-	partners.Lock()
-	defer partners.Unlock()
-	q.conns--
-	q.endLocked(s.id)
 }
 
-// endLocked forgets a partner without connections: at once if there is no pair, and otherwise after
-// lingerTime.
-func (q *partner) endLocked(id partnerID) {
-	if q.conns > 0 || partners.m[id] != q {
+// leave counts the end of a connection of q. It forgets a partner without connections: at once if
+// there is no pair, and otherwise after lingerTime.
+func (ps *partners) leave(id partnerID, q *partner) {
+	ps.Lock()
+	defer ps.Unlock()
+	q.conns--
+	if q.conns > 0 || ps.m[id] != q {
 		return
 	}
 	p := q.pair
 	if p == nil || p.ended.Load() {
-		delete(partners.m, id)
+		delete(ps.m, id)
 		return
 	}
 	time.AfterFunc(lingerTime, func() {
-		partners.Lock()
-		defer partners.Unlock()
-		if q.conns == 0 && q.pair == p && partners.m[id] == q {
-			delete(partners.m, id)
+		ps.Lock()
+		defer ps.Unlock()
+		if q.conns == 0 && q.pair == p && ps.m[id] == q {
+			delete(ps.m, id)
 			p.End()
 		}
 	})
@@ -179,15 +177,15 @@ func makePair() (p *Pair, files []int) {
 	return p, []int{fd, bells[1]}
 }
 
-// joinPair returns the pair called id, for a connection accepted by this process. files are the
-// memory and the bell of a new pair, or empty. Without files, joinPair waits for another connection
+// join returns the pair called id, for a connection accepted by this process. files are the
+// memory and the bell of a new pair, or empty. Without files, join waits for another connection
 // to bring the pair; if wait is false, the error is ErrWouldBlock instead. The result is nil if
 // there is no such pair.
-func joinPair(id pairID, files []int, wait bool) (*Pair, error) {
-	joined.Lock()
-	defer joined.Unlock()
+func (j *joinedPairs) join(id pairID, files []int, wait bool) (*Pair, error) {
+	j.Lock()
+	defer j.Unlock()
 	if len(files) == 2 {
-		if joined.pairs[id] != nil {
+		if j.pairs[id] != nil {
 			return nil, nil
 		}
 		mem, err := shm.OpenPair(files[0])
@@ -196,20 +194,20 @@ func joinPair(id pairID, files []int, wait bool) (*Pair, error) {
 		}
 		p := &Pair{id: id, mem: mem, bell: files[1], conns: 1, refs: 2}
 		files[1] = -1
-		if joined.pairs == nil {
-			joined.pairs = make(map[pairID]*Pair)
+		if j.pairs == nil {
+			j.pairs = make(map[pairID]*Pair)
 		}
-		joined.pairs[id] = p
-		if joined.added != nil {
-			close(joined.added)
-			joined.added = nil
+		j.pairs[id] = p
+		if j.added != nil {
+			close(j.added)
+			j.added = nil
 		}
 		return p, nil
 	}
 	late := time.NewTimer(announced)
 	defer late.Stop()
 	for {
-		p := joined.pairs[id]
+		p := j.pairs[id]
 		switch {
 		case p != nil && p.enter():
 			return p, nil
@@ -218,21 +216,30 @@ func joinPair(id pairID, files []int, wait bool) (*Pair, error) {
 		case !wait:
 			return nil, ErrWouldBlock
 		}
-		if joined.added == nil {
-			joined.added = make(chan struct{})
+		if j.added == nil {
+			j.added = make(chan struct{})
 		}
-		added := joined.added
-		joined.Unlock()
+		added := j.added
+		j.Unlock()
 		var over bool
 		select {
 		case <-added:
 		case <-late.C:
 			over = true
 		}
-		joined.Lock()
+		j.Lock()
 		if over {
 			return nil, nil
 		}
+	}
+}
+
+// forget removes p, which may be a pair that this process has dialled.
+func (j *joinedPairs) forget(p *Pair) {
+	j.Lock()
+	defer j.Unlock()
+	if j.pairs[p.id] == p {
+		delete(j.pairs, p.id)
 	}
 }
 
@@ -300,11 +307,7 @@ func (p *Pair) end(ifIdle bool) {
 		p.in.f.SetReadDeadline(time.Unix(1, 0)) // ends Sleep even if the peer's bell is no stream
 	}
 	p.mu.Unlock()
-	joined.Lock()
-	if joined.pairs[p.id] == p {
-		delete(joined.pairs, p.id)
-	}
-	joined.Unlock()
+	process.joined.forget(p)
 	p.Release()
 }
 

@@ -3,8 +3,10 @@ package sock
 import (
 	"encoding/binary"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +17,6 @@ import (
 	"viaduct/internal/testkit"
 	"viaduct/samehost"
 )
-
-func init() { listenerLingers = 200 * time.Millisecond }
 
 // seatOf returns the seat of a connection in a pair, or nil.
 func seatOf(c net.Conn) *seat {
@@ -47,15 +47,21 @@ func exchange(t *testing.T, a, b net.Conn) {
 func noPairs(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, "the pairs end", func() bool {
-		partners.Lock()
-		joined.Lock()
-		defer partners.Unlock()
-		defer joined.Unlock()
+		process.joined.Lock()
+		listening := slices.Collect(maps.Values(process.joined.pairs))
+		process.joined.Unlock()
+		for _, p := range listening {
+			p.endIfIdle() // which would happen after listenerLingers
+		}
+		process.partners.Lock()
+		process.joined.Lock()
+		defer process.partners.Unlock()
+		defer process.joined.Unlock()
 		b, err := os.ReadFile("/proc/self/maps")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(partners.m)+len(joined.pairs) == 0 && !strings.Contains(string(b), "viaduct-pair")
+		return len(process.partners.m)+len(process.joined.pairs) == 0 && !strings.Contains(string(b), "viaduct-pair")
 	})
 }
 
@@ -186,8 +192,8 @@ func TestOlderEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		s = acceptFrom(t, l, c)
-		m := meeting{ring: ringSize, from: addrPort(c.LocalAddr()), to: addrPort(c.RemoteAddr())}
-		mem, fd, err := shm.Create(ringSize)
+		m := meeting{ring: shm.DefaultRing, from: addrPort(c.LocalAddr()), to: addrPort(c.RemoteAddr())}
+		mem, fd, err := shm.Create(shm.DefaultRing)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +243,7 @@ func TestOlderEnds(t *testing.T) {
 	})
 	t.Run("not a pair", func(t *testing.T) {
 		_, s, bell, _ := dial()
-		mem, fd, err := shm.Create(ringSize) // of another size
+		mem, fd, err := shm.Create(shm.DefaultRing) // of another size
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +297,7 @@ func TestPairOfFalseBell(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, bell := range []int{netlink, event} {
-		p, err := joinPair(pairID{byte(i)}, []int{fd, bell}, false)
+		p, err := process.joined.join(pairID{byte(i)}, []int{fd, bell}, false)
 		if p == nil || err != nil || !p.Open() {
 			t.Fatal(err)
 		}
@@ -314,7 +320,7 @@ func TestPairOfFalseBell(t *testing.T) {
 // a seat too.
 func TestPairAnnounced(t *testing.T) {
 	id := pairID{1}
-	if p, err := joinPair(id, nil, false); p != nil || err != ErrWouldBlock {
+	if p, err := process.joined.join(id, nil, false); p != nil || err != ErrWouldBlock {
 		t.Fatalf("%v, %v", p, err)
 	}
 	mem, fd, err := shm.CreatePair()
@@ -328,16 +334,16 @@ func TestPairAnnounced(t *testing.T) {
 	}
 	defer unix.Close(bells[0])
 	files := []int{fd, bells[1]}
-	p, err := joinPair(id, files, false)
+	p, err := process.joined.join(id, files, false)
 	closeAll(files)
 	if p == nil || err != nil {
 		t.Fatal(err)
 	}
-	q, err := joinPair(id, nil, true)
+	q, err := process.joined.join(id, nil, true)
 	if q != p || err != nil {
 		t.Fatalf("%v, %v", q, err)
 	}
-	if again, _ := joinPair(id, []int{-1, -1}, false); again != nil {
+	if again, _ := process.joined.join(id, []int{-1, -1}, false); again != nil {
 		t.Error("the same name twice")
 	}
 	p.leave(0, false)

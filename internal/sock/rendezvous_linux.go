@@ -480,7 +480,7 @@ func (a *asking) commitment(wait bool) (bool, error) {
 	if a.slot >= shm.PairSlots {
 		return true, nil
 	}
-	p, err := joinPair(a.pair, a.pairFiles, wait)
+	p, err := process.joined.join(a.pair, a.pairFiles, wait)
 	if err != nil {
 		return false, err
 	}

@@ -69,9 +69,6 @@ const (
 	shunTime = 10 * time.Second
 )
 
-// ringSize is the greatest size of each ring in bytes.
-var ringSize = shm.DefaultRing
-
 // meetingName returns the abstract name of the rendezvous of a listening address.
 func meetingName(at netip.AddrPort) string { return "@viaduct-rings/1/" + at.String() }
 
@@ -111,30 +108,32 @@ func parseMeeting(b []byte) (m meeting, err error) {
 	return m, nil
 }
 
-// shunned is the set of rendezvous without an answer in time.
-var shunned struct {
+// A shunned set has the rendezvous without an answer in time. Dialers avoid each for shunTime.
+type shunned struct {
 	sync.Mutex
 	until map[string]time.Time // when shunning ends, by name
 }
 
-// shun reports whether dialers avoid the rendezvous called name. With now, the avoidance begins,
-// lasts for shunTime, and the result is true.
-func shun(name string, now bool) bool {
-	shunned.Lock()
-	defer shunned.Unlock()
-	if now {
-		for n, t := range shunned.until {
-			if time.Now().After(t) {
-				delete(shunned.until, n)
-			}
+// add adds the rendezvous called name.
+func (s *shunned) add(name string) {
+	s.Lock()
+	defer s.Unlock()
+	for n, t := range s.until {
+		if time.Now().After(t) {
+			delete(s.until, n)
 		}
-		if shunned.until == nil {
-			shunned.until = make(map[string]time.Time)
-		}
-		shunned.until[name] = time.Now().Add(shunTime)
-		return true
 	}
-	t, ok := shunned.until[name]
+	if s.until == nil {
+		s.until = make(map[string]time.Time)
+	}
+	s.until[name] = time.Now().Add(shunTime)
+}
+
+// has reports whether dialers avoid the rendezvous called name.
+func (s *shunned) has(name string) bool {
+	s.Lock()
+	defer s.Unlock()
+	t, ok := s.until[name]
 	return ok && time.Now().Before(t)
 }
 
@@ -173,7 +172,7 @@ func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir s
 
 // share requests shared memory from the peer. The error is the reason for TCP, or a proofError.
 func (o *conn) share(ctx context.Context, dir string, required bool) error {
-	m := meeting{ring: ringSize, from: addrPort(o.local), to: addrPort(o.remote)}
+	m := meeting{ring: shm.DefaultRing, from: addrPort(o.local), to: addrPort(o.remote)}
 	names, err := meetingNames(m.from, m.to, dir)
 	if err != nil {
 		return err
@@ -249,7 +248,7 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	}
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			shun(name, true)
+			process.shunned.add(name)
 			return errors.New("the listener has not answered in time")
 		}
 		return err
@@ -286,7 +285,7 @@ func commit(bell int, name string, pairs bool) (*seat, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("getsockopt", err)
 	}
-	s := takeSeat(partnerID{name, cred.Pid})
+	s := process.partners.takeSeat(partnerID{name, cred.Pid})
 	if s.pair == nil {
 		if _, err := send(bell, []byte{committed}); err != nil {
 			s.leave()
@@ -341,7 +340,7 @@ func callMeeting(names []string, required bool) (fd int, name string, err error)
 		return -1, "", os.NewSyscallError("socket", err)
 	}
 	for _, name = range names {
-		if !required && shun(name, false) {
+		if !required && process.shunned.has(name) {
 			err = errors.New("the listener has not answered in time lately")
 			break
 		}

@@ -289,7 +289,7 @@ func TestFallBack(t *testing.T) {
 	// asks checks the listener's reason, with time for the answer of a busy machine.
 	asks := func(t *testing.T, c net.Conn, want string) {
 		t.Helper()
-		m := meeting{ring: ringSize, from: addrPort(c.LocalAddr()), to: addrPort(c.RemoteAddr())}
+		m := meeting{ring: shm.DefaultRing, from: addrPort(c.LocalAddr()), to: addrPort(c.RemoteAddr())}
 		names, err := meetingNames(m.from, m.to, "")
 		if err != nil {
 			t.Fatal(err)
@@ -391,7 +391,7 @@ func TestFallBack(t *testing.T) {
 // another dialer has found the listener too busy.
 func TestRequiredWaits(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
-	shun(meetingName(addrPort(l.Addr())), true)
+	process.shunned.add(meetingName(addrPort(l.Addr())))
 	c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -434,8 +434,8 @@ func TestRendezvousRefuses(t *testing.T) {
 	defer c.Close()
 	s := acceptFrom(t, l, c)
 	defer s.Close()
-	good := meeting{ring: ringSize, from: addrPort(c.LocalAddr()), to: addrPort(c.RemoteAddr())}
-	mem, fd, err := shm.Create(ringSize)
+	good := meeting{ring: shm.DefaultRing, from: addrPort(c.LocalAddr()), to: addrPort(c.RemoteAddr())}
+	mem, fd, err := shm.Create(shm.DefaultRing)
 	if err != nil {
 		t.Fatal(err)
 	}

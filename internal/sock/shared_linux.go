@@ -25,10 +25,10 @@ func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 			panic(err)
 		}
 	}
-	mem, fd, err := shm.Create(ringSize)
+	mem, fd, err := shm.Create(shm.DefaultRing)
 	must(err)
 	defer unix.Close(fd)
-	other, err := shm.Open(fd, ringSize)
+	other, err := shm.Open(fd, shm.DefaultRing)
 	must(err)
 	bells, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(err)

@@ -14,15 +14,16 @@ import (
 // was idle takes about as long.
 const soon = 100 * time.Microsecond
 
-var (
+// answers is what all callers of Soon share.
+var answers struct {
 	// polling is the number of goroutines now polling for an answer. Soon admits a single
 	// goroutine, enough for a process with many set-ups at a time.
 	polling atomic.Int32
 
-	// answers is the polling budget of all callers of Soon, with the rule seldom.
-	answers budget.Budget
-	seldom  = budget.Rule{Grace: 4, Max: 15}
-)
+	budget.Budget // whether to poll, with the rule seldom
+}
+
+var seldom = budget.Rule{Grace: 4, Max: 15}
 
 // Soon calls try until it returns true, for 100 us at most, and reports whether it did. Soon calls
 // try only once on a single processor, while another goroutine polls, or if polling has seldom
@@ -34,8 +35,8 @@ func Soon(try func() bool) bool {
 	if runtime.GOMAXPROCS(0) == 1 || !answers.Worth() { // with one processor, the other end may need it
 		return false
 	}
-	defer polling.Add(-1)
-	if polling.Add(1) > 1 {
+	defer answers.polling.Add(-1)
+	if answers.polling.Add(1) > 1 {
 		return false
 	}
 	for start := time.Now(); time.Since(start) < soon; {

@@ -229,9 +229,9 @@ func TestStorm(t *testing.T) {
 		return shm.Used() == 0 && !strings.Contains(string(b), "viaduct-rings")
 	})
 	testkit.Eventually(t, "all sockets are closed", func() bool {
-		diag.Lock()
-		closeDiag()
-		diag.Unlock()
+		process.diag.Lock()
+		process.diag.closeLocked()
+		process.diag.Unlock()
 		for name := range openSockets(t) {
 			if !before[name] {
 				return false

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,12 +20,8 @@ type Vec = unix.Iovec
 // than the call may save. The descriptor itself is in blocking mode (see ReadV), so each call
 // passes MSG_DONTWAIT.
 
-// noOffset is set when the system has refused to peek past the next bytes, as Linux before 6.9
-// does.
-var noOffset atomic.Bool
-
 // PeeksAhead reports whether the system supports PeekAt: true until a PeekAt was refused.
-func PeeksAhead() bool { return !noOffset.Load() }
+func PeeksAhead() bool { return !process.noOffset.Load() }
 
 func read(fd int, p []byte) (int, error) { return recv(fd, p, unix.MSG_DONTWAIT) }
 func peek(fd int, p []byte) (int, error) { return recv(fd, p, unix.MSG_DONTWAIT|unix.MSG_PEEK) }
