@@ -31,8 +31,6 @@ type area struct {
 // A span is a run of free bytes: offset in the area, and size.
 type span struct{ at, size int }
 
-var arena area
-
 // offset returns the offset of the first byte of b in the area. ok is false if b begins outside the
 // area, or if there is no area yet.
 func (a *area) offset(b []byte) (uint64, bool) {
@@ -89,18 +87,19 @@ func Alloc(n int) ([]byte, error) {
 		return nil, fmt.Errorf("shm: %d bytes are not from 1 to %d", n, arenaSize)
 	}
 	size := (n + pageSize - 1) &^ (pageSize - 1)
-	arena.mu.Lock()
-	defer arena.mu.Unlock()
-	if err := arena.openLocked(); err != nil {
+	a := &process.arena
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.openLocked(); err != nil {
 		return nil, err
 	}
-	at, ok := arena.takeLocked(size)
+	at, ok := a.takeLocked(size)
 	if !ok {
-		return nil, fmt.Errorf("%w: no %d bytes in a row of the %d are free", ErrExhausted, size, arena.size)
+		return nil, fmt.Errorf("%w: no %d bytes in a row of the %d are free", ErrExhausted, size, a.size)
 	}
-	b := arena.bytes(at, size)
-	if err := arena.open(b); err != nil {
-		arena.giveLocked(at, size)
+	b := a.bytes(at, size)
+	if err := a.open(b); err != nil {
+		a.giveLocked(at, size)
 		return nil, err
 	}
 	return b[:n:n], nil
@@ -110,15 +109,16 @@ func Alloc(n int) ([]byte, error) {
 // whole and once; otherwise Free returns [ErrNotAllocated]. An access to b after Free is a fault,
 // which ends the process. Free is safe for concurrent use.
 func Free(b []byte) error {
-	arena.mu.Lock()
-	defer arena.mu.Unlock()
-	at, ok := arena.offset(b)
-	size := arena.given[int(at)]
+	a := &process.arena
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, ok := a.offset(b)
+	size := a.given[int(at)]
 	if !ok || size == 0 || len(b) > size {
 		return ErrNotAllocated
 	}
-	arena.close(arena.bytes(int(at), size))
-	arena.giveLocked(int(at), size)
+	a.close(a.bytes(int(at), size))
+	a.giveLocked(int(at), size)
 	return nil
 }
 

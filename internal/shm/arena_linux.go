@@ -3,7 +3,6 @@ package shm
 import (
 	"fmt"
 	"os"
-	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -92,13 +91,6 @@ func (a *area) close(b []byte) {
 	_ = unix.Mprotect(b, unix.PROT_NONE)
 }
 
-// lents has the mapped areas of other processes, by inode. Each area is mapped once, whatever the
-// number of connections.
-var lents struct {
-	mu   sync.Mutex
-	list map[uint64]*Lent
-}
-
 // borrow maps the area of another process. The descriptor fd must be of a memfd of ordinary pages,
 // sealed against changes of size; otherwise borrow returns an error. The caller still owns fd.
 func borrow(fd int) (*Lent, error) {
@@ -112,9 +104,10 @@ func borrow(fd int) (*Lent, error) {
 	if err := check(fd, int(st.Size)); err != nil {
 		return nil, err
 	}
-	lents.mu.Lock()
-	defer lents.mu.Unlock()
-	if l := lents.list[st.Ino]; l != nil {
+	ls := &process.lents
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l := ls.list[st.Ino]; l != nil {
 		l.users++
 		return l, nil
 	}
@@ -129,19 +122,20 @@ func borrow(fd int) (*Lent, error) {
 		return nil, os.NewSyscallError("mprotect", err)
 	}
 	l := &Lent{b: b, inode: st.Ino, users: 1}
-	if lents.list == nil {
-		lents.list = make(map[uint64]*Lent)
+	if ls.list == nil {
+		ls.list = make(map[uint64]*Lent)
 	}
-	lents.list[st.Ino] = l
+	ls.list[st.Ino] = l
 	return l, nil
 }
 
 func (l *Lent) close() {
-	lents.mu.Lock()
-	defer lents.mu.Unlock()
+	ls := &process.lents
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	if l.users--; l.users > 0 {
 		return
 	}
-	delete(lents.list, l.inode)
+	delete(ls.list, l.inode)
 	unix.Munmap(l.b)
 }

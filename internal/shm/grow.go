@@ -71,14 +71,14 @@ func (p *Producer) enlarge() {
 	g := &p.grow
 	g.due, g.since = false, time.Time{}
 	to := min(growBy*p.ring, uint64(len(p.data)))
-	if !reserveMore(int64(to - p.ring)) {
+	if !process.rings.reserveMore(int64(to - p.ring)) {
 		return
 	}
 	if !g.large.Load() {
 		g.large.Store(true)
 		g.enter() // the call in progress unlocks it in leave
 		g.calm = p.tail
-		grown.add(p)
+		process.grown.add(p)
 	}
 	p.ring = to
 	p.c.size.Store(uint32(to))
@@ -101,7 +101,7 @@ func (p *Producer) shrink() bool {
 	p.ring = firstRing(p.data)
 	p.c.size.Store(uint32(p.ring))
 	giveBack(p.data[p.ring:before])
-	release(int64(before - p.ring))
+	process.rings.release(int64(before - p.ring))
 	g.due, g.since = false, time.Time{}
 	g.large.Store(false)
 	return true
@@ -112,11 +112,11 @@ func (p *Producer) disown() {
 	if len(p.ref.copies) > 0 {
 		p.forgive()
 	}
-	grown.Lock()
-	defer grown.Unlock()
-	delete(grown.list, p)
+	process.grown.Lock()
+	defer process.grown.Unlock()
+	delete(process.grown.list, p)
 	if p.grow.large.Load() {
-		release(int64(p.ring - firstRing(p.data)))
+		process.rings.release(int64(p.ring - firstRing(p.data)))
 	}
 }
 
@@ -137,9 +137,7 @@ func (q *Consumer) resize() error {
 	return nil
 }
 
-// grown is the set of the producers whose rings are large.
-var grown large
-
+// large is the set of the producers whose rings have grown.
 type large struct {
 	sync.Mutex
 	list  map[*Producer]struct{}

@@ -8,7 +8,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	grown.armed = true // no timer shrinks the rings of the tests
+	process.grown.armed = true // no timer shrinks the rings of the tests
 	testkit.Main(m)
 }
 

@@ -28,44 +28,45 @@ const (
 // system has no memory.
 var ErrExhausted = errors.New("ring memory is exhausted")
 
-var (
-	limit atomic.Int64 // 0 stands for DefaultLimit
-	used  atomic.Int64
-)
-
 // SetLimit sets the greatest number of bytes of memory the rings of the process may take. Existing
 // rings stay. 0 stands for [DefaultLimit]; with a negative number no ring can be created. SetLimit
 // is safe for concurrent use.
-func SetLimit(n int64) { limit.Store(n) }
+func SetLimit(n int64) { process.rings.limit.Store(n) }
 
 // Used returns the number of bytes of memory the rings of the process take, and is safe for
 // concurrent use.
-func Used() int64 { return used.Load() }
+func Used() int64 { return process.rings.used.Load() }
 
-func reserve(n int64) error {
-	l := limit.Load()
+// An account counts the memory of rings in bytes.
+type account struct {
+	limit atomic.Int64 // 0 stands for DefaultLimit
+	used  atomic.Int64
+}
+
+func (a *account) reserve(n int64) error {
+	l := a.limit.Load()
 	if l == 0 {
 		l = DefaultLimit
 	}
-	if used.Add(n) > max(l, 0) {
-		used.Add(-n)
+	if a.used.Add(n) > max(l, 0) {
+		a.used.Add(-n)
 		return fmt.Errorf("%w: the rings of this process have %d bytes, at most %d", ErrExhausted,
-			used.Load(), max(l, 0))
+			a.used.Load(), max(l, 0))
 	}
 	return nil
 }
 
-func release(n int64) { used.Add(-n) }
+func (a *account) release(n int64) { a.used.Add(-n) }
 
 // reserveMore reserves n bytes for a growing ring. It returns false if less than a quarter of the
 // limit would be left for new connections.
-func reserveMore(n int64) bool {
-	l := limit.Load()
+func (a *account) reserveMore(n int64) bool {
+	l := a.limit.Load()
 	if l == 0 {
 		l = DefaultLimit
 	}
-	if used.Add(n) > l/4*3 {
-		used.Add(-n)
+	if a.used.Add(n) > l/4*3 {
+		a.used.Add(-n)
 		return false
 	}
 	return true

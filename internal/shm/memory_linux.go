@@ -33,12 +33,12 @@ func Create(ring int) (m *Memory, fd int, err error) {
 		ring = min(ring, FirstRing)
 	}
 	size := total(ring)
-	if err := reserve(first(ring)); err != nil {
+	if err := process.rings.reserve(first(ring)); err != nil {
 		return nil, -1, err
 	}
 	defer func() {
 		if err != nil {
-			release(first(ring))
+			process.rings.release(first(ring))
 		}
 	}()
 	if fd, err = memfd("viaduct-rings"); err != nil {
@@ -81,12 +81,12 @@ func Open(fd, ring int) (m *Memory, err error) {
 	if err := check(fd, size); err != nil {
 		return nil, err
 	}
-	if err := reserve(first(ring)); err != nil {
+	if err := process.rings.reserve(first(ring)); err != nil {
 		return nil, err
 	}
 	b, err := mmap(fd, size)
 	if err != nil {
-		release(first(ring))
+		process.rings.release(first(ring))
 		return nil, err
 	}
 	return &Memory{b: b, ring: ring}, nil
@@ -165,7 +165,7 @@ func (m *Memory) Close() {
 	if m.out != nil {
 		m.out.disown()
 	}
-	release(first(m.ring))
+	process.rings.release(first(m.ring))
 	unix.Munmap(m.b)
 	m.b = nil
 }

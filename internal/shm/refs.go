@@ -69,7 +69,7 @@ func (p *Producer) refers(b []byte) bool {
 	if len(b) < refMin {
 		return false
 	}
-	at, ok := arena.offset(b)
+	at, ok := process.arena.offset(b)
 	if !ok || len(p.ref.out) == refSlots {
 		return false
 	}
@@ -89,10 +89,10 @@ func (p *Producer) refers(b []byte) bool {
 // offer sends the memory of Alloc to the consumer, unless an earlier call has done so or has failed
 // for good.
 func (p *Producer) offer() {
-	if p.ref.never || p.Offer == nil || arena.fd < 0 || p.c.offer.Load() != notOffered {
+	if p.ref.never || p.Offer == nil || process.arena.fd < 0 || p.c.offer.Load() != notOffered {
 		return
 	}
-	sent, again := p.Offer(arena.fd)
+	sent, again := p.Offer(process.arena.fd)
 	if sent {
 		p.c.offer.Store(offered)
 	}
@@ -161,7 +161,7 @@ func (p *Producer) Detach() {
 		}
 		copy(c, b)
 		p.ref.copies = append(p.ref.copies, c)
-		at, _ := arena.offset(c)
+		at, _ := process.arena.offset(c)
 		// Swap orders the store before the caller's later changes to the memory, in the view of the
 		// consumer too.
 		p.c.slot(n).where.Swap(at)

@@ -248,7 +248,7 @@ func TestOwedAtTheEnd(t *testing.T) {
 // report bytes it does not owe.
 func TestHostileReferences(t *testing.T) {
 	b := allocate(t, refMin)
-	size := uint64(arena.size)
+	size := uint64(process.arena.size)
 	for _, c := range []struct {
 		name             string
 		where, pos, size func(uint64) uint64
@@ -356,11 +356,11 @@ func TestAlloc(t *testing.T) {
 	if !faults(func() { got[0][0]++ }) {
 		t.Error("what was given back can be touched")
 	}
-	arena.mu.Lock()
-	defer arena.mu.Unlock()
-	for i := 1; i < len(arena.free); i++ {
-		if a, b := arena.free[i-1], arena.free[i]; a.at+a.size >= b.at {
-			t.Errorf("free: %+v", arena.free)
+	process.arena.mu.Lock()
+	defer process.arena.mu.Unlock()
+	for i := 1; i < len(process.arena.free); i++ {
+		if a, b := process.arena.free[i-1], process.arena.free[i]; a.at+a.size >= b.at {
+			t.Errorf("free: %+v", process.arena.free)
 		}
 	}
 }
@@ -377,17 +377,17 @@ func faults(f func()) (did bool) {
 func TestLentIsReadOnly(t *testing.T) {
 	b := allocate(t, pageSize)
 	b[0] = 77
-	l, err := borrow(arena.fd)
+	l, err := borrow(process.arena.fd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.close()
-	again, err := borrow(arena.fd)
+	again, err := borrow(process.arena.fd)
 	if err != nil || again != l {
 		t.Errorf("mapped twice: %v", err)
 	}
 	again.close()
-	at, _ := arena.offset(b)
+	at, _ := process.arena.offset(b)
 	v, err := l.bytes(at, pageSize)
 	if err != nil || v[0] != 77 {
 		t.Fatal(v[0], err)
@@ -395,12 +395,12 @@ func TestLentIsReadOnly(t *testing.T) {
 	if !faults(func() { v[0] = 1 }) {
 		t.Error("it can be written to")
 	}
-	if m, err := unix.Mmap(arena.fd, 0, pageSize, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+	if m, err := unix.Mmap(process.arena.fd, 0, pageSize, unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		unix.Munmap(m)
 		t.Error("it can be mapped for writing")
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(arena.fd, &st); err != nil || st.Mode&0o777 != 0o400 {
+	if err := unix.Fstat(process.arena.fd, &st); err != nil || st.Mode&0o777 != 0o400 {
 		t.Errorf("mode %o, %v", st.Mode, err)
 	}
 }

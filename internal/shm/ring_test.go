@@ -25,9 +25,9 @@ func pair(ring int) (*Producer, *Consumer, []byte) {
 }
 
 func shrinkCalm() {
-	grown.Lock()
-	defer grown.Unlock()
-	grown.shrinkLocked()
+	process.grown.Lock()
+	defer process.grown.Unlock()
+	process.grown.shrinkLocked()
 }
 
 // pattern is the bytes that tests write.
