@@ -2,7 +2,6 @@ package sdp
 
 import (
 	"net"
-	"sync/atomic"
 	"time"
 
 	"viaduct/internal/attend"
@@ -69,7 +68,7 @@ func (e *ends) await(limit time.Duration, delivered func() (known bool, err erro
 		return err
 	}
 	for d := 50 * time.Microsecond; !known(); d = min(2*d, 10*time.Millisecond) {
-		if d < time.Millisecond && nap(d) {
+		if d < time.Millisecond && attend.TryNap(d) {
 			continue
 		}
 		select {
@@ -80,24 +79,6 @@ func (e *ends) await(limit time.Duration, delivered func() (known bool, err erro
 		}
 	}
 	return err
-}
-
-// napping is the number of Close calls that nap. maxNapping limits this number, because each nap
-// occupies a thread.
-var napping atomic.Int32
-
-const maxNapping = 4
-
-// nap sleeps for d, which is less than the shortest time of a timer in an otherwise idle process, a
-// millisecond. nap returns false without sleeping if the system cannot sleep so briefly, or if too
-// many calls nap.
-func nap(d time.Duration) bool {
-	defer napping.Add(-1)
-	if napping.Add(1) > maxNapping || !attend.CanNap {
-		return false
-	}
-	attend.Nap(d)
-	return true
 }
 
 // CloseWrite ends the outgoing stream: written bytes are delivered, and then the peer reads io.EOF.

@@ -16,6 +16,7 @@ var process struct {
 	parked   atomic.Int32 // goroutines that wait through the runtime
 	spinning atomic.Int32 // consumers that poll before a sleep
 	pauses   atomic.Int32 // attendants that let frames accumulate
+	naps     atomic.Int32 // goroutines in TryNap
 	recent   history
 	sleeper  Sleeper
 
