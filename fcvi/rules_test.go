@@ -167,6 +167,19 @@ func TestStartsMessage(t *testing.T) {
 				}
 			})
 		}
+		for _, most := range []uint16{0, 1} { // a peer that allows no Read gets a single one
+			c.rattrs.MaxReads = most
+			for reads, starts := range []bool{true, false} {
+				a.sends, a.next1 = []*fakeSend{{ctl: vi.OpRDMARead, data: make([]byte, 10), va: 1000, mh: 7}}, 0
+				was := c.tx
+				c.tx.resp.reads = reads
+				began, fail := c.tx.startMessage(s.net.Now())
+				if began != starts || fail != nil {
+					t.Errorf("%v, %d Reads allowed, %d outstanding: starts %t", level, most, reads, began)
+				}
+				c.tx = was
+			}
+		}
 	}
 }
 

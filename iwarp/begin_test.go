@@ -271,3 +271,46 @@ func takeULPDU(q *QueuePair, u []byte) {
 		q.rx.Take(f, payload)
 	}
 }
+
+// TestBeginElsewhere: a long FPDU whose first payload bytes were already read into memory is begun
+// only if they belong there. Otherwise nothing changes, and the bytes can still be moved. [I-22]
+// [MPA-4.4-8]
+func TestBeginElsewhere(t *testing.T) {
+	const size = 30000
+	cfg := &Config{Interop: Interop{NoNudge: true, MaxFPDU: 60000}, Device: NewDevice(DeviceConfig{NoCRC: true})}
+	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+	p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
+	receivedFPDUs(t, q, 1)
+	mem := make([]byte, 2*size)
+	mr, err := q.Register(mem, RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var enc mpa.Encoder
+	const offset, head = 1000, mpa.LengthLen + ddp.TaggedLen
+	fpdu := enc.Append(nil, rdmap.Write.TaggedHeader(mr.STag(), offset, true).Append(nil), pattern(size, 1))
+	q.link.fc.WithReceiver(func() {
+		r := &q.rx
+		defer r.Drop()
+		for _, at := range []struct {
+			name string
+			mem  []byte
+			want bool
+		}{
+			{"a byte before", mem[offset-1:][:100], false},
+			{"a byte after", mem[offset+1:][:100], false},
+			{"other memory", make([]byte, 100), false},
+			{"its place", mem[offset:][:100], true},
+		} {
+			before := q.Stats()
+			var f placer.Frame
+			payload, ok := r.beginLong(fpdu[:head], longMin, at.mem, &f)
+			if ok != at.want || len(payload) != 0 {
+				t.Errorf("%s: begun %v, %d bytes of payload", at.name, ok, len(payload))
+			}
+			if n := q.Stats().ReceivedFPDUs - before.ReceivedFPDUs; (n == 1) != at.want {
+				t.Errorf("%s: %d FPDUs counted", at.name, n)
+			}
+		}
+	})
+}

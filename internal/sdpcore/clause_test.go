@@ -1107,10 +1107,11 @@ func TestSDP_13_1_1_Resume(t *testing.T) {
 		np.SendThreshold, np.PeerMaxAdverts = 500, 1
 		p.seq, p.ack = 0, 0
 		p.m.src.room.count0, p.m.src.mode.nudgeAck, p.m.upd.stalled, p.m.urg.announced = 9, true, true, 3
+		p.m.upd.nudged, p.m.upd.nudgedAt = true, p.now
 		p.skip().took(p.m.Resume(p.now, np, mark())).want("Data +84", "Data +84", "Data +84",
 			"wrote 1 200", "Data +84", "Data +64", "wrote 2 200")
 		s, k := &p.m.src, &p.m.snk
-		if s.mode.leaving || s.mode.nudgeAck || p.m.upd.stalled || s.disSent || s.room.ackOwed || s.advs.cancelOpen || s.advs.cancelWant ||
+		if s.mode.leaving || s.mode.nudgeAck || p.m.upd.stalled || p.m.upd.nudged || p.m.upd.nudgedAt != 0 || s.disSent || s.room.ackOwed || s.advs.cancelOpen || s.advs.cancelWant ||
 			s.room.count0 != 0 || s.mode.threshold != 500 || s.writes.urgents != 0 || s.writes.forced != 0 {
 			t.Errorf("source %+v", s)
 		}

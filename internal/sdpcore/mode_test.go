@@ -181,6 +181,14 @@ func TestSDP_12_4(t *testing.T) {
 		p.m.cr.bufs -= 9
 		p.bufs = 9
 		p.recv("Data").want("RdmaWrCompl size=300", "ModeChange Combined", "mode send Combined")
+
+		// A ModeChange from Pipelined waits for the answer to a SrcAvailCancel. A ModeChange to
+		// Pipelined does not.
+		p = newProbe(t).pipelined(true, false).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel")
+		leave(p).want().recv("SendSm").want("revoke", "wrote 1 0 cancelled", "ModeChange Combined", "mode send Combined")
+		p = newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel")
+		p.m.p.SendPolicy = Auto
+		p.goMode(sdpwire.Pipelined).want("ModeChange Pipelined", "mode send Pipelined")
 	})
 	t.Run("SDP-12.4-6", func(t *testing.T) { // [SDP-12.4-4] Figure 28, with incomplete SinkAvails
 		p := leave(newProbe(t).pipelined(true, false).recv("SinkAvail size=500 nd=0").skip())

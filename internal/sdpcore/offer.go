@@ -114,21 +114,15 @@ func (o *offers) void() {
 	o.checkCancel()
 }
 
-// wantCancel makes a SinkAvailCancel due, if a SinkAvail is open.
+// wantCancel makes a SinkAvailCancel due. Only one may be open at a time [SDP-9.5.5-10] [D-34], and
+// checkCancel drops it if no SinkAvail is open.
 func (o *offers) wantCancel() { o.cancelWant = !o.cancelOpen }
 
-// sendCancel sends the SinkAvailCancel, if that is possible now. It reports whether it did.
-func (o *offers) sendCancel(srcCancelOpen bool) bool {
-	// Only one SinkAvailCancel may be open at a time. [SDP-9.5.5-10] [D-34] None is sent while a
-	// SrcAvailCancel is open, because the peer then holds MSeqAck, and the SinkCancelAck of this
-	// cancel could not be distinguished from that for an earlier cancel.
-	if o.len() == 0 || o.cancelOpen || srcCancelOpen {
-		return false
-	}
+// sendCancel sends the SinkAvailCancel that is due.
+func (o *offers) sendCancel() {
 	a := o.snd.send(sdpwire.SinkAvailCancel, 0)
 	o.cancelWant, o.cancelOpen, o.cancelSeq, o.cancelAt = false, true, serial(o.out[a].Msg.MSeq), o.now
 	o.stats.SentSinkCancels++
-	return true
 }
 
 // checkCancel ends the SinkAvailCancel and the cancelled reads, if every SinkAvail is resolved.

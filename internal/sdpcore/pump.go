@@ -56,11 +56,19 @@ func (m *Machine) step() bool {
 // stepControl sends cancels, mode changes and requests for another buffer size.
 func (m *Machine) stepControl() bool {
 	s, k := &m.src, &m.snk
-	return s.advs.cancelWant && s.advs.sendCancel() ||
-		k.offer.cancelWant && k.offer.sendCancel(s.advs.cancelOpen) ||
-		s.mode.pol.wanted && s.changeMode() ||
-		k.mode.pol.wanted && !k.eof && k.mode.change(&m.snd) ||
-		m.rsz.step()
+	switch {
+	case s.advs.cancelWant:
+		s.advs.sendCancel()
+	case k.offer.cancelWant && !s.advs.cancelOpen:
+		// The peer holds MSeqAck while a SrcAvailCancel is open. So the SinkCancelAck could not be
+		// distinguished from that for an earlier cancel. [D-34]
+		k.offer.sendCancel()
+	default:
+		return s.mode.pol.wanted && s.changeMode() ||
+			k.mode.pol.wanted && !k.eof && k.mode.change(&m.snd) ||
+			m.rsz.step()
+	}
+	return true
 }
 
 // stepOffer writes into a SinkAvail of the peer, or advertises a read, in a message that also carries

@@ -101,19 +101,14 @@ func (s *srcAvails) reissue() {
 	}
 }
 
-// wantCancel makes a SrcAvailCancel due. [SDP-9.5.4-1]
+// wantCancel makes a SrcAvailCancel due, unless one is open. A SrcAvail must be open. [SDP-9.5.4-1]
 func (s *srcAvails) wantCancel() { s.cancelWant = !s.cancelOpen }
 
-// sendCancel sends the SrcAvailCancel, if that is possible now. It reports whether it did.
-// [SDP-9.5.4-1]
-func (s *srcAvails) sendCancel() bool {
-	if s.len() == 0 || s.cancelOpen {
-		return false
-	}
+// sendCancel sends the SrcAvailCancel that is due. [SDP-9.5.4-1]
+func (s *srcAvails) sendCancel() {
 	a := s.snd.send(sdpwire.SrcAvailCancel, 0)
 	s.cancelWant, s.cancelOpen, s.cancelSeq, s.cancelAt = false, true, serial(s.out[a].Msg.MSeq), s.now
 	s.stats.SentSrcCancels++
-	return true
 }
 
 // endCancel ends the SrcAvailCancel, and the cancelled writes that no SrcAvail covers any more.
