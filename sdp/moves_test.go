@@ -313,6 +313,7 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 			if err != nil {
 				t.Fatal(err)
 			}
+			copy(st.Unsent, strings.Repeat("x", len(st.Unsent))) // the connection has a copy
 			if err := <-up; err != nil {
 				t.Fatal(err)
 			}
