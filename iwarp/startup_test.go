@@ -486,6 +486,35 @@ func (c *brokenConn) Close() error {
 	return c.Conn.Close()
 }
 
+// TestAcceptLost: if the Reply cannot be sent, Accept returns the error, and nothing is left of the
+// stream. [MPA-7.1.2-8] [MPA-7.1.2-15]
+func TestAcceptLost(t *testing.T) {
+	a, b := testkit.TCPPair(t)
+	dial := make(chan error, 1)
+	go func() {
+		_, err := Client(ctxt(t), a, nil)
+		dial <- err
+	}()
+	dev := NewDevice(DeviceConfig{})
+	r, err := ReadRequest(ctxt(t), b, nil, &Config{Device: dev})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(dev.Streams()); n != 1 {
+		t.Fatalf("%d streams before Accept", n)
+	}
+	r.nc.Close()
+	if q, err := r.Accept(nil); q != nil || err == nil {
+		t.Fatalf("accepted, error %v", err)
+	}
+	if n := len(dev.Streams()); n != 0 {
+		t.Errorf("%d streams are left", n)
+	}
+	if err := <-dial; err == nil {
+		t.Error("the other end connected")
+	}
+}
+
 // TestReject tests a rejection by the ULP, with private data and depths, and whether the TCP
 // connection is closed or kept. [MPA-7.1.2-5] [MPA-7.1.2-6] [MPA-7.1.2-7] [MPA-7.1.2-13]
 // [MPA-7.1.2-18] [MPA-7.1.4.2-1] [MPA2-9.1-14] [MPA2-10-1] [I-15] [I-16]
