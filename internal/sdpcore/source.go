@@ -159,7 +159,7 @@ func (s *source) changeMode() bool {
 	}
 	leave := s.mode.current == sdpwire.Pipelined
 	switch {
-	case leave && s.room.len() > 0 && s.room.at(0).filled > 0: // RdmaWrCompl must be sent first [SDP-12.4-5]
+	case s.room.len() > 0 && s.room.at(0).filled > 0: // RdmaWrCompl must be sent first [SDP-12.4-5]
 		return false
 	case leave && s.advs.cancelOpen: // a cancel must be answered first
 		return false
