@@ -20,9 +20,6 @@ const (
 	maxVerified = 512 << 10
 )
 
-// seldomSeen makes Predict skip up to 63 looks ahead for Writes when looks seldom find any.
-var seldomSeen = budget.Rule{Max: 63}
-
 // A guess holds the data for predicting segments.
 type guess struct {
 	longOp rdmap.Opcode // opcode of the last segment that was read into place
@@ -235,5 +232,5 @@ func (r *receiver) seeWrites(to *placer.Predictions) {
 			break
 		}
 	}
-	r.see.Done(&seldomSeen, to.Len() > 1)
+	r.see.Done(&budget.Writes, to.Len() > 1)
 }

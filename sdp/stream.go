@@ -87,12 +87,9 @@ type held struct {
 // heldTime is the time a read waits for the rest of a message, counted from the last arrival.
 const heldTime = 200 * time.Microsecond
 
-// seldomCame is the back-off rule of held.worth.
-var seldomCame = budget.Rule{Max: 1 << 10}
-
 func (h *held) begin(now sdpcore.Time) {
 	if h.on {
-		h.worth.Hit(&seldomCame)
+		h.worth.Hit(&budget.Rest)
 	}
 	h.on, h.until = true, now+heldTime
 }
@@ -102,7 +99,7 @@ func (h *held) over(now sdpcore.Time) bool {
 	if now < h.until {
 		return false
 	}
-	h.worth.Miss(&seldomCame)
+	h.worth.Miss(&budget.Rest)
 	return true
 }
 

@@ -200,9 +200,6 @@ const (
 // a system call and the wake-up of a thread, together as long as a copy of hundreds of kilobytes.
 const pollTime = 30 * time.Microsecond
 
-// polling is the back-off rule of poll. A connection with rare requests is not polled.
-var polling = budget.Rule{Grace: 2, Max: 63}
-
 // poll polls the source for pollTime, if polling needs no system call. The caller has the receive
 // role before and after the call.
 func (d *attendant) poll() int {
@@ -214,7 +211,7 @@ func (d *attendant) poll() int {
 	for start, n := time.Now(), 0; ; n++ {
 		if a.src.Unread() {
 			if n > 0 {
-				d.polls.Hit(&polling)
+				d.polls.Hit(&budget.Attendant)
 			}
 			return someCame
 		}
@@ -227,7 +224,7 @@ func (d *attendant) poll() int {
 			}
 		}
 		if time.Since(start) > pollTime {
-			d.polls.Miss(&polling)
+			d.polls.Miss(&budget.Attendant)
 			return nothingCame
 		}
 		runtime.Gosched() // other goroutines of this process may produce the awaited bytes

@@ -29,9 +29,6 @@ const (
 	maxPauses = 4
 )
 
-// inVain is the back-off rule of moderators, for pauses that brought few bytes.
-var inVain = budget.Rule{Max: 1 << 10}
-
 // A moderator decides when the arrivals of an attendant accumulate.
 type moderator struct {
 	on    bool      // whether arrivals accumulate, without being reported
@@ -86,10 +83,10 @@ func (m *moderator) goesOn(now time.Time, n int, sent uint32) bool {
 	before, during := m.last.Sub(m.first), now.Sub(m.last)
 	if sent == m.sent && 2*int64(n)*int64(before) >= int64(m.bytes)*int64(during) {
 		m.first, m.last = m.first.Add(during), now
-		m.worth.Hit(&inVain)
+		m.worth.Hit(&budget.Pause)
 		return true
 	}
-	m.worth.Miss(&inVain)
+	m.worth.Miss(&budget.Pause)
 	m.sent = sent
 	m.restart(now)
 	m.end()

@@ -4,6 +4,7 @@ import (
 	"net"
 	"testing"
 
+	"viaduct/internal/budget"
 	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 	"viaduct/samehost"
@@ -51,7 +52,7 @@ func TestAttendantPolls(t *testing.T) {
 			t.Errorf("%d instead of %d: %s", got, want, what)
 		}
 	}
-	for range polling.Grace {
+	for range budget.Attendant.Grace {
 		expect(nothingCame, "nothing was sent")
 	}
 	if !d.polls.Worth() {

@@ -78,12 +78,7 @@ const (
 	woken  // Wake was called
 )
 
-var (
-	born = time.Now()
-
-	// slept is the back-off rule of Sleeper.worth.
-	slept = budget.Rule{Max: 1<<10 - 1}
-)
+var born = time.Now()
 
 // Park records the start of a sleep through the runtime, for a message or a result. Unpark records
 // the end of the sleep.
@@ -205,7 +200,7 @@ func (s *Sleeper) Sleep() Outcome {
 		return Woken // most likely Wake fired the timer
 	}
 	if fired {
-		s.worth.Done(&slept, s.useful)
+		s.worth.Done(&budget.Sleep, s.useful)
 	}
 	return o
 }

@@ -75,11 +75,6 @@ const (
 	NearSpinTime = 200 * time.Microsecond
 )
 
-// looking is the back-off rule of consumers whose polls before a sleep have no result: the peer
-// then probably waits for the polling processor. Hits is 8, because an early answer does not
-// promise another.
-var looking = budget.Rule{Grace: 1, Hits: 8, Max: 255}
-
 // Until waits until c is ready. The caller holds mu. Until returns nil with mu held, or an error
 // without mu. The error is the cause of ctx if ctx has ended, but a ready c wins. p, which may be
 // nil, receives for the consumer.
@@ -150,7 +145,7 @@ func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Pr
 		got := p.Poll()
 		mu.Lock()
 		if ok, err := c.ReadyLocked(); ok || err != nil {
-			ws.looks.Hit(&looking)
+			ws.looks.Hit(&budget.Wait)
 			return true, err
 		}
 		mu.Unlock()
@@ -162,7 +157,7 @@ func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Pr
 			}
 			start = time.Now() // more is likely to arrive soon
 		case time.Since(start) > moment:
-			ws.looks.Miss(&looking)
+			ws.looks.Miss(&budget.Wait)
 			return false, nil
 		default:
 			// Each poll delays the sender too, and the peer may be a goroutine that waits for this

@@ -73,10 +73,6 @@ const (
 	maxPredictions = 36
 )
 
-// wrong is the back-off rule of predictions: it takes many right predictions to compensate for a
-// wrong one.
-var wrong = budget.Rule{Hits: 32, Max: 255}
-
 // An ahead is a receiver's record of predictions.
 type ahead struct {
 	never  bool  // memory of a prediction was unmapped
@@ -215,11 +211,11 @@ func (r *receiver) judge(p *Plan, n, taken int) {
 		r.ahead.right = taken > payload
 		if !r.ahead.right {
 			r.ahead.atOnce = 0
-			r.ahead.worth.Miss(&wrong)
+			r.ahead.worth.Miss(&budget.Ahead)
 			return
 		}
 		r.glimpses = 0
-		r.ahead.worth.Hit(&wrong)
+		r.ahead.worth.Hit(&budget.Ahead)
 		if at = payload + len(f.Place); at > n {
 			if i > 0 {
 				r.trusted()

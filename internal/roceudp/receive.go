@@ -117,13 +117,10 @@ func (p *Port) Poll() bool {
 	return any
 }
 
-// replying is the back-off rule for consumers that do not reply to messages.
-var replying = budget.Rule{Grace: 1, Max: 255}
-
 // sendDeferredLocked sends the deferred acknowledgements that Post has not sent.
 func (p *Port) sendDeferredLocked() {
 	for i, q := range p.deferred {
-		p.replies.Done(&replying, !q.acknowledges())
+		p.replies.Done(&budget.Reply, !q.acknowledges())
 		if q.takeTurn() {
 			p.backlog.add(q)
 		}

@@ -54,9 +54,6 @@ const (
 	copying   = 4 // assumed speed of that copy, in bytes per nanosecond
 )
 
-// roomy is the back-off rule of spins.
-var roomy = budget.Rule{Grace: 2, Max: 63}
-
 func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
 	r := &rings{mem: mem, tcp: -1, bell: bell, room: room}
 	r.in, r.out = mem.Ends(first)
@@ -225,12 +222,12 @@ func (r *rings) poll() bool {
 	for start := time.Now(); ; {
 		for range 8 {
 			if r.out.Roomy() {
-				r.spins.Hit(&roomy)
+				r.spins.Hit(&budget.Room)
 				return true
 			}
 		}
 		if time.Since(start) > most {
-			r.spins.Miss(&roomy)
+			r.spins.Miss(&budget.Room)
 			return false
 		}
 	}

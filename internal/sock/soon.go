@@ -20,10 +20,8 @@ var answers struct {
 	// goroutine, enough for a process with many set-ups at a time.
 	polling atomic.Int32
 
-	budget.Budget // whether to poll, with the rule seldom
+	budget.Budget // whether to poll, with the rule Answer
 }
-
-var seldom = budget.Rule{Grace: 4, Max: 15}
 
 // Soon calls try until it returns true, for 100 us at most, and reports whether it did. Soon calls
 // try only once on a single processor, while another goroutine polls, or if polling has seldom
@@ -44,11 +42,11 @@ func Soon(try func() bool) bool {
 		// would take the other end's processor.
 		runtime.Gosched()
 		if try() {
-			answers.Hit(&seldom)
+			answers.Hit(&budget.Answer)
 			return true
 		}
 	}
-	answers.Miss(&seldom)
+	answers.Miss(&budget.Answer)
 	return false
 }
 
