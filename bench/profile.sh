@@ -46,6 +46,9 @@ stream --size 65536 --crc
 stream --size 1048576
 ping --size 64 --wait --rings
 stream --size 65536 --rings
+echo --size 128 --conns 16 --rings
+http --size 1024 --conns 16 --rings
+http --size 65536 --conns 16 --rings
 end
 run fcvi <<end
 ping --size 8
