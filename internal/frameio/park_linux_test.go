@@ -76,12 +76,14 @@ func TestParkedAtWork(t *testing.T) {
 }
 
 // TestParkedAndLeft: a parked role is resumed when the consumer stops polling: at once if the
-// consumer calls Unpoll or the connection is closed, and otherwise soon.
+// consumer calls Unpoll or the connection is closed, and otherwise soon, also if the watch ended
+// during the last poll.
 func TestParkedAndLeft(t *testing.T) {
-	for name, leave := range map[string]func(c *Conn){
-		"waits":   (*Conn).Unpoll,
-		"is gone": func(*Conn) {},
-		"closes":  nil,
+	for name, leave := range map[string]func(t *testing.T, c *Conn){
+		"waits":   func(_ *testing.T, c *Conn) { c.Unpoll() },
+		"is gone": func(*testing.T, *Conn) {},
+		"is gone after a poll during which the watch ended": pollWhileWatchEnds,
+		"closes": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b, _, lent, _ := lendingPair(t, 13*20)
@@ -106,7 +108,7 @@ func TestParkedAndLeft(t *testing.T) {
 					return // closed by the end of the test
 				}
 				if parked {
-					leave(a.c)
+					leave(t, a.c)
 				}
 				close(release)
 				testkit.Eventually(t, "the frame is sent", func() bool { return a.sentFrames() == sent+1 })
@@ -116,6 +118,21 @@ func TestParkedAndLeft(t *testing.T) {
 			}
 		})
 	}
+}
+
+// pollWhileWatchEnds makes a poll that finds the role still owed, and stops between its two steps
+// until the watch, which finds nothing parked, has ended.
+func pollWhileWatchEnds(t *testing.T, c *Conn) {
+	done := make(chan struct{})
+	c.tx.mu.Lock()
+	go func() {
+		defer close(done)
+		c.takeUp()
+	}()
+	testkit.Eventually(t, "the role is not parked", func() bool { return !c.tx.parked.Load() })
+	testkit.Eventually(t, "the watch ends", func() bool { return !c.tx.watched.Load() })
+	c.tx.mu.Unlock()
+	<-done
 }
 
 // TestParkedPins: a region a parked role has pinned can be deregistered at once, and a connection
