@@ -194,7 +194,7 @@ func (l *link) wind(gone func()) {
 		l.c.Shutdown()
 		l.c.Close()
 	default:
-		// In state Leaving fillLast ends the stream after the queued segments. The link then waits
+		// In state Finishing fillLast ends the stream after the queued segments. The link then waits
 		// for the peer's FIN, because an earlier close could make the kernel discard completed
 		// sends with a reset. [VIT-2.2.2.2.2-2] [V-18] [VIA-6.4-20]
 		l.c.Kick()

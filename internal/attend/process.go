@@ -6,8 +6,7 @@ import (
 )
 
 // process is what the connections of the process share: the goroutines that serve many of them, and
-// the counts by which each takes the others into account. The zero value is ready for use, but for
-// the fields that init sets.
+// the counts of what others do at the moment. init sets the fields whose zero value is no use.
 var process struct {
 	// processors is the number of processors. The number is atomic, because tests change it while
 	// goroutines of earlier tests read.
