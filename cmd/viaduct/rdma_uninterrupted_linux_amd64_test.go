@@ -41,6 +41,7 @@ int main(void) {
 	enum { query_device = 1, create_comp_channel = 17, create_id = 0, get_event = 12, set_option = 14 };
 	struct sigaction sa = {.sa_handler = tick};
 	sigaction(SIGALRM, &sa, 0);
+	sigaction(SIGURG, &sa, 0); // as qperf does
 	int dev = open("/dev/infiniband/uverbs0", O_RDWR | O_CLOEXEC), events = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC);
 	uint64_t to = (uintptr_t)answer, id[3] = {7, to, 0x106 | 2 << 16}, option[3] = {to, 0, 0 | 1ull << 32};
 	if (dev < 0 || events < 0 || uverbs(dev, create_comp_channel, 1, &to, 8)) { perror("open"); return 1; }

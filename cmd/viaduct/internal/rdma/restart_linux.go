@@ -56,11 +56,11 @@ func (x *context) protect(tid int) {
 }
 
 // catchesTimer reports whether a thread's process has a handler for the signal of a timer. It
-// returns false for programs in Go, which catch every signal, with SA_RESTART. No other programs
-// catch SIGURG.
+// returns false for programs in Go, whose handlers have SA_RESTART. Only programs in Go catch every
+// real-time signal that the C library does not use itself.
 func catchesTimer(tid int) bool {
 	const timers = 1<<(unix.SIGALRM-1) | 1<<(unix.SIGVTALRM-1) | 1<<(unix.SIGPROF-1)
-	const inGo = 1 << (unix.SIGURG - 1)
+	const realTime = (1<<30 - 1) << 34 // signals 35 to 64
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
 		return false
@@ -68,5 +68,5 @@ func catchesTimer(tid int) bool {
 	_, rest, _ := strings.Cut(string(b), "\nSigCgt:")
 	mask, _, _ := strings.Cut(rest, "\n")
 	caught, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
-	return err == nil && caught&timers != 0 && caught&inGo == 0
+	return err == nil && caught&timers != 0 && caught&realTime != realTime
 }
