@@ -22,9 +22,9 @@
 // the peer has received a later Send of the same stream, or once a later Read has completed here.
 // The completion of a Send or Write means only that TCP has the bytes. A request posted after a
 // Read does not wait for the Read's data unless it has SendWR.Fence. But a Read beyond ORD waits
-// for an earlier Read to complete, and so does every request after it; [ReadQueue] is for consumers
-// who want to send meanwhile. There is no order between streams, nor between the two directions of
-// a stream.
+// for an earlier Read to complete, and so does every request after it: a consumer who wants to send
+// meanwhile posts no more than ORD Reads at a time. There is no order between streams, nor between
+// the two directions of a stream.
 //
 // # Closing and errors
 //

@@ -116,7 +116,7 @@ func (c *command) fetch() {
 	c.sg[0] = c.element(c.data)
 	wr := iwarp.SendWR{ID: idRead | c.id, Op: iwarp.OpRead, SG: c.sg[:],
 		Remote: iwarp.RemoteAddr{STag: g.Key, TO: g.Addr}}
-	if c.q.reads.Post(wr) != nil {
+	if c.q.reads.post(wr) != nil {
 		c.q.qp.Abort()
 	}
 }

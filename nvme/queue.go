@@ -18,8 +18,8 @@ type queue struct {
 	core  *nvmecore.Queue // guarded by t.mu, except ID and Depth
 	qp    *iwarp.QueuePair
 	cq    *iwarp.CompletionQueue
-	reads iwarp.ReadQueue // used only by the goroutine of run
-	jobs  sync.WaitGroup  // commands in progress in workers
+	reads readQueue      // used only by the goroutine of run
+	jobs  sync.WaitGroup // commands in progress in workers
 	counters
 
 	free struct {
@@ -60,7 +60,7 @@ func (q *queue) open(r *iwarp.Request) (err error) {
 		return err
 	}
 	q.qp = r.QueuePair()
-	q.reads.QP = q.qp
+	q.reads.qp = q.qp
 	q.t.mu.Lock()
 	q.t.queues[q.core] = q
 	closed := q.t.closed
@@ -102,7 +102,7 @@ func (q *queue) completed(c *iwarp.Completion) {
 	case idCommand:
 		k.arrived(int(c.Len))
 	case idRead:
-		if q.reads.Done() != nil {
+		if q.reads.done() != nil {
 			q.qp.Abort()
 		}
 		k.fetched()
