@@ -65,7 +65,7 @@ type beginning struct {
 	pays int    // least number of missing bytes, if not longMin
 	want bool   // whether the segment is begun before all of it has arrived
 	crc  bool
-	lent bool // whether there is a RecvSource
+	lent bool // whether there is a Source
 	open int  // bytes of the message that arrived in earlier segments
 	mark bool
 	wait bool // no FPDU arrived before

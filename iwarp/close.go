@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 
-	"viaduct/internal/attend"
 	"viaduct/internal/sock"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -148,13 +147,7 @@ func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	return nil
 }
 
-// stream is a QueuePair as an [attend.Stream], for a RecvSource that is an [attend.StreamUser].
-type stream QueuePair
-
-// Progress implements [attend.Stream].
-func (s *stream) Progress() attend.SourceSleeper { return (*progress)(s.recvs.cq) }
-
-// CloseSoon implements [attend.Stream]. It returns true if both directions end within 100 us.
+// CloseSoon implements [ulp.Stream]. It returns true if both directions end within 100 us.
 // Otherwise our direction is closing or has ended.
 func (s *stream) CloseSoon() bool {
 	q := (*QueuePair)(s)

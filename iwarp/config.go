@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"viaduct/internal/ulp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/samehost"
@@ -41,9 +42,9 @@ type Config struct {
 	SendCQ *CompletionQueue
 	RecvCQ *CompletionQueue // may be the same as SendCQ
 	SRQ    *SharedReceiveQueue
-	// Source, if set, replaces posted receives. RecvDepth then limits the number of received
-	// messages whose completions were not polled.
-	Source RecvSource
+	// Source, if set, replaces posted receives. It is for protocols of this module. RecvDepth then
+	// limits the number of received messages whose completions were not polled.
+	Source ulp.Source[SendWR, RecvWR]
 
 	// SendDepth and RecvDepth are the numbers of requests in each queue, from posting until the
 	// completion is polled; 0 means DefaultDepth.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"viaduct/internal/ulp"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/rdmap"
 )
@@ -17,10 +18,10 @@ type receives struct {
 
 	rq       recvQueue
 	srq      *SharedReceiveQueue
-	supply   RecvSource   // used instead of posted receives, or nil
-	srqHeld  atomic.Int32 // buffers of srq whose completion was not polled
-	flushed  atomic.Bool  // flushSource has run
-	flushing sync.Mutex   // held from taking a receive until its flushed completion is published
+	supply   ulp.Source[SendWR, RecvWR] // used instead of posted receives, or nil
+	srqHeld  atomic.Int32               // buffers of srq whose completion was not polled
+	flushed  atomic.Bool                // flushSource has run
+	flushing sync.Mutex                 // held from taking a receive until its flushed completion is published
 }
 
 // post does the work of [QueuePair.PostRecv].
@@ -136,7 +137,7 @@ func (v *receives) flushSource() {
 	}
 }
 
-// keeps returns the answer of RecvSource.Keep, or false without a source.
+// keeps returns the answer of [ulp.Source.Keep], or false without a source.
 func (v *receives) keeps() bool { return v.supply != nil && v.supply.Keep() }
 
 // An inbox holds the current message on queue 0, and completions of earlier messages. Only the

@@ -530,7 +530,7 @@ func TestPostNow(t *testing.T) {
 	p, q := asResponder(t, &Config{Interop: Interop{FPDUSize: 16 << 10}, SendDepth: 3})
 	send := func(id byte, n int) bool {
 		t.Helper()
-		sent, err := q.PostNow(SendWR{ID: uint64(id), Unsignaled: true, SG: []SGE{Buf(bytes.Repeat([]byte{id}, n))}})
+		sent, err := (*stream)(q).PostNow(SendWR{ID: uint64(id), Unsignaled: true, SG: []SGE{Buf(bytes.Repeat([]byte{id}, n))}})
 		if err != nil {
 			t.Fatalf("%d: %v", id, err)
 		}
@@ -574,7 +574,7 @@ func TestPostNow(t *testing.T) {
 		{SendWR{SG: make([]SGE, MaxSGE+1)}, ErrInvalid},
 		{SendWR{Inline: true, SG: []SGE{Buf(make([]byte, MaxInline+1))}}, ErrTooLong},
 	} {
-		if sent, err := q.PostNow(c.wr); sent || !errors.Is(err, c.want) {
+		if sent, err := (*stream)(q).PostNow(c.wr); sent || !errors.Is(err, c.want) {
 			t.Errorf("%t, %v, want %v", sent, err, c.want)
 		}
 	}
@@ -582,14 +582,14 @@ func TestPostNow(t *testing.T) {
 		q.Post(SendWR{})
 		p.next()
 	}
-	if sent, err := q.PostNow(SendWR{}); sent || !errors.Is(err, ErrQueueFull) {
+	if sent, err := (*stream)(q).PostNow(SendWR{}); sent || !errors.Is(err, ErrQueueFull) {
 		t.Errorf("%t, %v", sent, err)
 	}
 	for range 3 {
 		wantOK(t, q.SendCQ())
 	}
 	q.CloseWrite()
-	if sent, err := q.PostNow(SendWR{}); sent || !errors.Is(err, ErrClosed) {
+	if sent, err := (*stream)(q).PostNow(SendWR{}); sent || !errors.Is(err, ErrClosed) {
 		t.Errorf("%t, %v", sent, err)
 	}
 }

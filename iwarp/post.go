@@ -37,30 +37,6 @@ func (q *QueuePair) Post(wr SendWR) error {
 	return nil
 }
 
-// PostNow posts a request without More, for a caller who can use the result at once. If sent is
-// true, the request is complete, and has no completion on the queue unless it failed. Otherwise the
-// completion follows, even if Unsignaled is set. The errors are the errors of Post.
-func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
-	if n, ok := q.sendDirect(&wr, false); ok {
-		sent = !q.sends.direct.signal(n)
-		q.sends.cq.deliver()
-		return sent, nil
-	}
-	seq, err := q.sends.postUnsignaled(&wr)
-	if err != nil {
-		return false, err
-	}
-	q.Flush()
-	return !q.sends.signal(seq), nil
-}
-
-// KeepSends copies the unregistered memory (SGE.Buf) of posted requests not yet sent. The caller
-// may then reuse the memory at once, though the requests complete later. The memory of Reads and
-// Atomics stays lent. KeepSends does not wait for the peer. Call it only after start-up.
-func (q *QueuePair) KeepSends() {
-	q.link.fc.WithSender(q.sends.keep)
-}
-
 // PostBatch posts requests and starts sending them together. It returns the number n of posted
 // requests. If n is less than len(wrs), the error is the reason why wrs[n] was refused.
 func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {

@@ -7,6 +7,7 @@ import (
 	"viaduct/internal/budget"
 	"viaduct/internal/placer"
 	"viaduct/internal/regmem"
+	"viaduct/internal/ulp"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -53,7 +54,7 @@ func addSegment(to *placer.Predictions, n int, place []byte) bool {
 }
 
 // Predict implements [placer.Wire]. It predicts the segments after the current or last one, in
-// memory reserved for the peer's next messages: memory lent by a RecvSource, the receive of a begun
+// memory reserved for the peer's next messages: memory lent by the source, the receive of a begun
 // message, or the sinks of our own Reads. RDMA Writes do not state their length, and the memory
 // after a Write may be in use, so Writes are not predicted. Instead, Predict looks ahead at the
 // headers of arrived Writes.
@@ -66,7 +67,7 @@ func (w *frames) Predict(to *placer.Predictions) {
 	if r.dec.CRC {
 		to.Max = maxVerified
 	}
-	var lent RecvGuess
+	var lent ulp.Guess
 	if r.box.recvs.supply != nil {
 		lent = r.box.recvs.supply.Guess()
 	}
@@ -84,7 +85,7 @@ func (w *frames) Predict(to *placer.Predictions) {
 
 // predictSource predicts the rest of the current message, and the following messages, in the memory
 // named by lent.
-func (r *receiver) predictSource(to *placer.Predictions, lent RecvGuess) {
+func (r *receiver) predictSource(to *placer.Predictions, lent ulp.Guess) {
 	if r.box.recv != nil {
 		at, last := r.sendEnd()
 		if !last && !r.predictRest(to, at, lent.Open) {

@@ -5,7 +5,6 @@ import (
 	"net"
 	"time"
 
-	"viaduct/internal/attend"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/samehost"
 )
@@ -67,8 +66,8 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 		q.mem.dev.remove(q)
 		return nil, err
 	}
-	if u, ok := cfg.Source.(attend.StreamUser); ok {
-		u.SetStream((*stream)(q))
+	if cfg.Source != nil {
+		cfg.Source.SetStream((*stream)(q))
 	}
 	return q, nil
 }
@@ -167,16 +166,6 @@ func (q *QueuePair) Ended() <-chan struct{} { return q.life.ended.C() }
 // PeerClosed returns a channel that is closed when the peer's direction is closed. No more messages
 // will arrive, and Reads cannot be posted, but Sends and Writes can.
 func (q *QueuePair) PeerClosed() <-chan struct{} { return q.life.peerEnd.C() } // [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
-
-// Undelivered returns the number of bytes TCP has taken and the peer's TCP has not acknowledged, or
-// 0 if the system does not report the number. Undelivered bytes may be lost if the process ends
-// now.
-func (q *QueuePair) Undelivered() int {
-	if !q.link.ready.Load() {
-		return 0
-	}
-	return undelivered(q.link.fc)
-}
 
 // poll receives from the connection without waiting. It reports whether anything arrived.
 func (q *QueuePair) poll() bool {

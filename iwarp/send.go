@@ -28,7 +28,7 @@ type sender struct {
 	copies copies
 	hdr    [ddp.UntaggedLen]byte
 
-	lends  bool    // the consumer uses a RecvSource
+	lends  bool    // the consumer uses a [ulp.Source]
 	nudges bool    // whether a silent peer is nudged; see nudger
 	turn   bool    // true: a request of the peer is next; false: one of our queue [I-54]
 	begun  bool    // whether the first FPDU was sent
@@ -148,7 +148,7 @@ func (t *sender) fill(b *frameio.Batch) {
 
 // peerPredicts reports whether the peer can predict the memory for the next segment. The peer can
 // for a Read Response, because the peer has sent the Read Request. The peer can for any segment if
-// the peer's consumer uses a [RecvSource], as is assumed if ours does.
+// the peer's consumer uses a [ulp.Source], as is assumed if ours does.
 func (t *sender) peerPredicts() bool { return t.lends || t.cur.in != nil }
 
 // sent completes the batch's Sends and Writes, and frees the slots of the answered requests: TCP has

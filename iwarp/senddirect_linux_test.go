@@ -96,7 +96,7 @@ func TestDirect(t *testing.T) {
 			return false, err
 		}},
 		{"PostNow", func(_ *testing.T, q *QueuePair, i int, p []byte) (bool, error) {
-			return q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(p[:400]), Buf(nil), Buf(p[400:])}})
+			return (*stream)(q).PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(p[:400]), Buf(nil), Buf(p[400:])}})
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestDirectFlushed(t *testing.T) {
 func TestDirectClose(t *testing.T) {
 	p, q := asResponder(t, &Config{Interop: Interop{FPDUSize: 20000}})
 	last := fillDirect(t, q, true, func(i int) bool {
-		sent, err := q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}})
+		sent, err := (*stream)(q).PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/ulp"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
 )
 
-// A source is a RecvSource for tests. A message has a header of four bytes, for which the source
+// A source is a [ulp.Source] for tests. A message has a header of four bytes, for which the source
 // has memory, and payload, which goes to lent memory.
 type source struct {
 	q       *QueuePair
@@ -23,7 +24,7 @@ type source struct {
 	head    [4]byte
 	asked   int
 	open    int    // length of the current message
-	partial int    // value of RecvGuess.Partial
+	partial int    // value of Guess.Partial
 	limit   int    // number of messages after which Full returns true; 0 for no limit
 	guesses int    // number of calls of Guess
 	sends   []bool // results of IsSend in Full
@@ -59,15 +60,16 @@ func (s *source) NextRecv(head []byte, size int, last bool) (RecvWR, bool) {
 }
 
 func (s *source) Keep() bool { return true }
-func (s *source) Full(next Pending) bool {
+func (s *source) Full(next ulp.Pending) bool {
 	s.sends = append(s.sends, next.IsSend())
 	return len(s.into) == 0 || s.limit > 0 && s.asked >= s.limit
 }
-func (s *source) Guess() RecvGuess {
+func (s *source) Guess() ulp.Guess {
 	s.guesses++
-	return RecvGuess{Open: s.open, Header: len(s.head), Size: s.usual, Payload: s.into, Partial: s.partial}
+	return ulp.Guess{Open: s.open, Header: len(s.head), Size: s.usual, Payload: s.into, Partial: s.partial}
 }
-func (s *source) Reclaim(uint64) []SGE { return []SGE{Buf(s.moved)} }
+func (s *source) Reclaim(uint64) (RecvWR, bool) { return RecvWR{SG: []SGE{Buf(s.moved)}}, true }
+func (s *source) SetStream(ulp.Stream[SendWR])  {}
 
 // sourcePeer returns a stream with a source, after the first messages of both ends. The returned
 // function polls until a completion arrives, and returns it.
@@ -406,7 +408,7 @@ func TestSourceReclaim(t *testing.T) {
 			}
 		}
 		q.poll()
-		q.Reclaim()
+		(*stream)(q).Reclaim()
 		for i := range lent {
 			lent[i] = 0xee
 		}

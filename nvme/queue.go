@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"viaduct/internal/nvmecore"
+	"viaduct/internal/ulp"
 	"viaduct/internal/wire/nvmewire"
 	"viaduct/iwarp"
 )
@@ -167,7 +168,7 @@ func (q *queue) abandon() {
 	}
 }
 
-// NextRecv implements [iwarp.RecvSource], so that a command has memory only while received and
+// NextRecv implements [ulp.Source], so that a command has memory only while received and
 // executed.
 func (q *queue) NextRecv(_ []byte, size int, last bool) (iwarp.RecvWR, bool) {
 	c := q.take()
@@ -182,17 +183,13 @@ func (q *queue) NextRecv(_ []byte, size int, last bool) (iwarp.RecvWR, bool) {
 	return iwarp.RecvWR{ID: idCommand | c.id, SG: c.sg[:]}, true
 }
 
-// Reclaim implements [iwarp.RecvSource].
-func (q *queue) Reclaim(uint64) []iwarp.SGE { return nil }
+// The other methods of [ulp.Source]. Nothing is lent, so there is nothing to take back or to predict.
 
-// Full implements [iwarp.RecvSource].
-func (q *queue) Full(iwarp.Pending) bool { return false }
-
-// Keep implements [iwarp.RecvSource].
-func (q *queue) Keep() bool { return false }
-
-// Guess implements [iwarp.RecvSource].
-func (q *queue) Guess() iwarp.RecvGuess { return iwarp.RecvGuess{} }
+func (q *queue) SetStream(ulp.Stream[iwarp.SendWR])        {}
+func (q *queue) Reclaim(uint64) (wr iwarp.RecvWR, ok bool) { return wr, false }
+func (q *queue) Full(ulp.Pending) bool                     { return false }
+func (q *queue) Keep() bool                                { return false }
+func (q *queue) Guess() (g ulp.Guess)                      { return g }
 
 // event sends the response to an event request.
 func (q *queue) event(o *nvmecore.Output) {

@@ -164,7 +164,7 @@ func (c *Conn) endSoon(answer bool) {
 			if c.state == streamReleased || c.lost() != nil {
 				return true
 			}
-			if acked.IsZero() && c.qp.Undelivered() == 0 {
+			if acked.IsZero() && c.recv.in.stream.Undelivered() == 0 {
 				acked = time.Now()
 			}
 			return !acked.IsZero() && time.Since(acked) > answerTime
@@ -203,7 +203,7 @@ func (d *driver) delivered() (known bool, err error) {
 	if err := d.lost(); err != nil || d.m.Dead() {
 		return true, err
 	}
-	left := d.qp.Undelivered()
+	left := d.recv.in.stream.Undelivered()
 	select {
 	case <-d.qp.Ended():
 		// The socket may have been closed before Undelivered was called. If both DisConns were

@@ -8,6 +8,7 @@ import (
 	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
 	"viaduct/internal/sdpcore"
+	"viaduct/internal/ulp"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
 )
@@ -22,7 +23,7 @@ type driver struct {
 	path   Path
 	token  []byte
 
-	stream atomic.Pointer[attend.Stream] // the current stream; only attach changes it
+	stream atomic.Pointer[ulp.Stream[iwarp.SendWR]] // the current stream; only attach changes it
 
 	mu     perturb.Mutex // guards all fields below; released by unlock
 	m      *sdpcore.Machine

@@ -103,7 +103,7 @@ func (d *driver) advertise(a *sdpcore.Action) error {
 	var b []byte
 	access := iwarp.RemoteRead
 	if a.Msg.MID == sdpwire.SinkAvail {
-		d.recv.withdraw(d.qp)
+		d.recv.withdraw()
 		b, access = find(d.calls.reads, a.RID).buf[:a.Msg.Size], iwarp.RemoteWrite
 	} else {
 		b = find(d.calls.writes, a.ID).bytes(a.Off, int(a.Msg.Size))
@@ -123,7 +123,7 @@ func (d *driver) rdmaRead(a *sdpcore.Action) {
 		b = make([]byte, a.N)
 		local = b
 	} else {
-		d.recv.withdraw(d.qp)
+		d.recv.withdraw()
 		b = bytesOf(d.calls.reads, a)
 	}
 	d.recv.local = append(d.recv.local, local)
@@ -149,7 +149,7 @@ func (d *driver) writeDone(a *sdpcore.Action) {
 func (d *driver) readDone(a *sdpcore.Action) {
 	o := take(&d.calls.reads, a.ID)
 	o.n, o.err = a.N, a.Err
-	d.recv.withdraw(d.qp)
+	d.recv.withdraw()
 	d.calls.end(o)
 }
 

@@ -3,8 +3,8 @@ package sdp
 import (
 	"sync"
 
-	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
+	"viaduct/internal/ulp"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
 )
@@ -14,10 +14,10 @@ import (
 // for the read, payload goes directly into the read's own buffer, and the Private Buffer has no
 // memory.
 //
-// The inbox is the stream's iwarp.RecvSource, whose methods are called in the receive role. mu
+// The inbox is the stream's [ulp.Source], whose methods are called in the receive role. mu
 // guards the state shared by these methods and the connection. mu is locked after all other locks.
 type inbox struct {
-	stream attend.Stream
+	stream ulp.Stream[iwarp.SendWR]
 	layout sdpwire.Layout
 	rests  bool // the last lend lent nothing, found nothing lent, and no read waits; used by lend only
 	size   int  // bytes of a Private Buffer
@@ -48,13 +48,10 @@ type slot struct {
 	sg   [3]iwarp.SGE
 }
 
-var (
-	_ iwarp.RecvSource  = (*inbox)(nil)
-	_ attend.StreamUser = (*inbox)(nil)
-)
+var _ ulp.Source[iwarp.SendWR, iwarp.RecvWR] = (*inbox)(nil)
 
-// SetStream implements [attend.StreamUser].
-func (in *inbox) SetStream(s attend.Stream) { in.stream = s }
+// SetStream implements [ulp.Source].
+func (in *inbox) SetStream(s ulp.Stream[iwarp.SendWR]) { in.stream = s }
 
 func newInbox(layout sdpwire.Layout, n, size int) *inbox {
 	return &inbox{layout: layout, size: size, slots: make([]*slot, n)}
@@ -76,7 +73,7 @@ func (in *inbox) takeLocked() (i int, ok bool) {
 	return i, true
 }
 
-// NextRecv implements iwarp.RecvSource. NextRecv returns the lent buffer for the payload of a
+// NextRecv implements [ulp.Source]. NextRecv returns the lent buffer for the payload of a
 // fitting message, otherwise a Private Buffer. ok is false if all slots are in use.
 func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok bool) {
 	in.mu.Lock()
@@ -170,22 +167,22 @@ func (in *inbox) lends() bool {
 	return true
 }
 
-// Full implements iwarp.RecvSource. Full returns true for bytes that must stay unread until the
+// Full implements [ulp.Source]. Full returns true for bytes that must stay unread until the
 // next read: bytes that do not fit the lent buffer or no longer belong there, and, if the waiting
 // read is wary, an incomplete long message, because the first part would have to be moved. Without
 // a lent buffer, Full returns false.
-func (in *inbox) Full(stream iwarp.Pending) bool {
+func (in *inbox) Full(next ulp.Pending) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.lent {
 		return false
 	}
-	full := in.closed || len(in.into) < max(1, in.longest) || in.whole() && !stream.Has(in.usual+overhead)
+	full := in.closed || len(in.into) < max(1, in.longest) || in.whole() && !next.Has(in.usual+overhead)
 	in.full = in.full || full
 	return full
 }
 
-// Keep implements iwarp.RecvSource. Messages refused by Full stay unread until the connection has
+// Keep implements [ulp.Source]. Messages refused by Full stay unread until the connection has
 // handled the earlier messages and lends a buffer again. All messages stay unread while no read
 // waits.
 func (in *inbox) Keep() bool {
@@ -200,12 +197,12 @@ const overhead = 256
 // whole reports whether a message of a steady stream stays unread until all of it has arrived.
 func (in *inbox) whole() bool { return in.wary && in.longest >= bulkSize }
 
-// Guess implements iwarp.RecvSource. Guess predicts Data messages of the same length as the last,
+// Guess implements [ulp.Source]. Guess predicts Data messages of the same length as the last,
 // if the length is at least bulkSize and the lent buffer has room for another.
-func (in *inbox) Guess() iwarp.RecvGuess {
+func (in *inbox) Guess() ulp.Guess {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	g := iwarp.RecvGuess{Open: in.open}
+	g := ulp.Guess{Open: in.open}
 	if !in.lent || in.closed || len(in.into) < in.usual || in.usual < bulkSize {
 		return g
 	}
@@ -219,14 +216,14 @@ func (in *inbox) Guess() iwarp.RecvGuess {
 	return g
 }
 
-// Reclaim implements iwarp.RecvSource. It ends the loan, and returns the Private Buffer of slot id.
-// It returns nil, and ends no loan, if the payload is not in the buffer of a read.
-func (in *inbox) Reclaim(id uint64) []iwarp.SGE {
+// Reclaim implements [ulp.Source]. It ends the loan, and returns the Private Buffer of slot id.
+// It ends no loan if the payload is not in the buffer of a read: ok is false.
+func (in *inbox) Reclaim(id uint64) (wr iwarp.RecvWR, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	s := in.slots[id]
 	if s.body == nil {
-		return nil
+		return wr, false
 	}
 	in.into, in.closed = nil, true
 	s.body = nil
@@ -234,7 +231,8 @@ func (in *inbox) Reclaim(id uint64) []iwarp.SGE {
 		s.buf = getBuffer(in.size)
 	}
 	in.loose--
-	return []iwarp.SGE{iwarp.Buf(*s.buf)}
+	wr.SG = []iwarp.SGE{iwarp.Buf(*s.buf)}
+	return wr, true
 }
 
 // lending reports whether payload is in the buffer of a read.

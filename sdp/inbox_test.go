@@ -41,9 +41,9 @@ func TestInboxLands(t *testing.T) {
 		t.Error("a third one found room")
 	}
 	// The second message has arrived in part when the loan ends.
-	sg := in.Reclaim(b)
-	if len(sg) != 1 || in.slots[b].body != nil || in.loose != 1 {
-		t.Errorf("reclaimed to %d pieces, %d loose", len(sg), in.loose)
+	wr, _ := in.Reclaim(b)
+	if len(wr.SG) != 1 || in.slots[b].body != nil || in.loose != 1 {
+		t.Errorf("reclaimed to %d pieces, %d loose", len(wr.SG), in.loose)
 	}
 	copy(lent, "payload")
 	p := in.own(int(a), in.slots[a].body)
@@ -186,7 +186,7 @@ func TestInboxStream(t *testing.T) {
 	if !in.Full(pending(3 * size)) {
 		t.Error("something goes behind what was received apart")
 	}
-	if sg := in.Reclaim(c); len(sg) != 1 {
+	if wr, ok := in.Reclaim(c); !ok || len(wr.SG) != 1 {
 		t.Error("nowhere to move the message to")
 	}
 	in.release(int(b))

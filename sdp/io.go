@@ -130,7 +130,7 @@ func (c *Conn) straight(p []byte) bool {
 	if k == 0 {
 		return false
 	}
-	if sent, inline := c.send.straight(msgs[:k], p); !sent && !inline {
+	if sent, inline := c.send.straight(c.recv.in.stream, msgs[:k], p); !sent && !inline {
 		o := c.calls.begin(p, false)
 		o.n, o.after = len(p), c.send.posted
 		c.calls.ending = append(c.calls.ending, o)

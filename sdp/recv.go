@@ -1,10 +1,6 @@
 package sdp
 
-import (
-	"slices"
-
-	"viaduct/iwarp"
-)
+import "slices"
 
 // A receiver has the received payload that no read has taken yet: of the message being handled, and
 // of earlier messages, which is held. Each piece is in a Private Buffer, in the lent buffer of a
@@ -114,11 +110,11 @@ func (r *receiver) move(in *inbox) {
 // withdraw takes back the lent buffer of the waiting read, if any. From now on only RDMA Writes of
 // the peer and our own RDMA Reads place bytes there. Bytes that arrived there and are not yet
 // counted as read by the machine are copied to Private Buffers.
-func (r *receiver) withdraw(qp *iwarp.QueuePair) {
+func (r *receiver) withdraw() {
 	if !r.in.lends() {
 		return
 	}
-	qp.Reclaim()
+	r.in.stream.Reclaim()
 	if !r.in.lending() {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"viaduct/internal/sdpcore"
+	"viaduct/internal/ulp"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
 )
@@ -111,9 +112,9 @@ func (s *sender) gather(parts []sdpcore.Action, writes []*op, payload int) int {
 	return 1 + len(parts)
 }
 
-// straight posts messages whose payload is p. sent reports whether TCP has all messages, and inline
-// whether the payload of the last message was copied.
-func (s *sender) straight(msgs []sdpwire.Message, p []byte) (sent, inline bool) {
+// straight posts messages whose payload is p. stream is the stream of s.qp. sent reports whether TCP
+// has all messages, and inline whether the payload of the last message was copied.
+func (s *sender) straight(stream ulp.Stream[iwarp.SendWR], msgs []sdpwire.Message, p []byte) (sent, inline bool) {
 	for i := range msgs {
 		s.posted++
 		h := msgs[i].Append(s.header(), s.layout)
@@ -124,7 +125,7 @@ func (s *sender) straight(msgs []sdpwire.Message, p []byte) (sent, inline bool) 
 		wr := iwarp.SendWR{ID: s.posted, SG: s.sg[:2], Inline: inline, Unsignaled: len(p) > 0, More: true}
 		if len(p) == 0 && len(s.backlog) == 0 {
 			var err error
-			if sent, err = s.qp.PostNow(wr); err != iwarp.ErrQueueFull {
+			if sent, err = stream.PostNow(wr); err != iwarp.ErrQueueFull {
 				break
 			}
 		}
@@ -223,9 +224,9 @@ func (s *sender) complete(done uint64) {
 }
 
 // keep copies the unsent bytes of calls, so that no request refers to memory of calls any more.
-// [D-32]
-func (s *sender) keep() {
-	s.qp.KeepSends()
+// stream is the stream of s.qp. [D-32]
+func (s *sender) keep(stream ulp.Stream[iwarp.SendWR]) {
+	stream.KeepSends()
 	for i := range s.backlog { // the requests of the backlog refer to that memory too
 		b := &s.backlog[i]
 		if b.wr.Op == iwarp.OpRead {

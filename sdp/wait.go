@@ -99,6 +99,6 @@ func (d *driver) cancel(o *op) {
 // keepSends ends the writes waiting only for TCP. TCP may take a long time if the network is down.
 // The unsent bytes of the writes are copied. [D-32]
 func (d *driver) keepSends() {
-	d.send.keep()
+	d.send.keep(d.recv.in.stream)
 	d.calls.free()
 }

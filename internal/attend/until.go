@@ -39,23 +39,6 @@ type SourceSleeper interface {
 	SleepAt(s *Sleeper) bool
 }
 
-// A Stream is what package sdp needs of a stream of package iwarp besides iwarp's own interface,
-// which has no types of attend.
-type Stream interface {
-	// Progress returns the SourceSleeper for the connections of the stream's receive queue.
-	Progress() SourceSleeper
-
-	// CloseSoon closes the stream, like Close, if no long wait is needed. The result is false if
-	// the stream must still be closed.
-	CloseSoon() bool
-}
-
-// A StreamUser is an iwarp.RecvSource that uses the Stream it receives for.
-type StreamUser interface {
-	// SetStream is called before the first call of the RecvSource.
-	SetStream(Stream)
-}
-
 // A Condition is the condition a consumer waits for, for example that a queue has an entry.
 type Condition interface {
 	// ReadyLocked reports whether waiting is over. The error is not nil if the condition can never

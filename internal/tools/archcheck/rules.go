@@ -74,6 +74,7 @@ var rules = []rule{
 	{"internal/wire/ib", nil, codec},
 	{"internal/wire/nvmewire", nil, codec},
 
+	{"internal/ulp", []string{"internal/attend"}, internal},                        // what protocols above iwarp need besides its public face
 	{"internal/placer", []string{"internal/frameio", "internal/regmem"}, internal}, // no codec: a Wire knows its frames
 	{"internal/...", []string{"internal/..."}, internal},
 	{"internal/tools/...", []string{"internal/tools/register"}, tool},

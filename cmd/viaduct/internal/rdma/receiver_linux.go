@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/ulp"
 	"viaduct/iwarp"
 )
 
@@ -32,9 +33,12 @@ type receiver struct {
 	messages  int              // guarded by mu; number of messages that came over a link
 }
 
-var _ iwarp.RecvSource = (*receiver)(nil)
+var _ ulp.Source[iwarp.SendWR, iwarp.RecvWR] = (*receiver)(nil)
 
-// NextRecv implements [iwarp.RecvSource].
+// SetStream implements [ulp.Source]. A queue pair needs nothing that the stream does not export.
+func (*receiver) SetStream(ulp.Stream[iwarp.SendWR]) {}
+
+// NextRecv implements [ulp.Source].
 func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
 	r.mu.Lock()
 	if r.gone {
@@ -183,15 +187,15 @@ func (r *receiver) depth() int {
 // notReadyFor bounds how long a message waits for a receive.
 const notReadyFor = 2 * time.Second
 
-// Full implements [iwarp.RecvSource]. A message without a posted receive stays at the stream for a
+// Full implements [ulp.Source]. A message without a posted receive stays at the stream for a
 // while. iWARP has no "receiver not ready", so the stream could end at once. But programs written
 // for networks with "receiver not ready", for example InfiniBand, may post their receives late.
 // Until then, TCP slows down their peer.
-func (r *receiver) Full(stream iwarp.Pending) bool {
+func (r *receiver) Full(next ulp.Pending) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waits = false
-	if r.gone || r.has || r.hasAhead || r.impatient || !stream.IsSend() || r.readyLocked() {
+	if r.gone || r.has || r.hasAhead || r.impatient || !next.IsSend() || r.readyLocked() {
 		r.since = time.Time{}
 		return false
 	}
@@ -212,7 +216,7 @@ func (r *receiver) readyLocked() bool {
 	return r.hasAhead
 }
 
-// Keep implements [iwarp.RecvSource]. If Keep returns true, the refused message stays unread, and
+// Keep implements [ulp.Source]. If Keep returns true, the refused message stays unread, and
 // the stream calls Full again within a millisecond.
 func (r *receiver) Keep() bool {
 	r.mu.Lock()
@@ -227,7 +231,9 @@ func (r *receiver) hurry() {
 	r.impatient = true
 }
 
-// Reclaim implements [iwarp.RecvSource]. It returns nothing, because NextRecv lends no memory in
-// advance: the memory belongs to another process.
-func (*receiver) Reclaim(uint64) []iwarp.SGE { return nil }
-func (*receiver) Guess() (g iwarp.RecvGuess) { return g }
+// Reclaim implements [ulp.Source]. It returns nothing, because NextRecv lends no memory in advance:
+// the memory belongs to another process.
+func (*receiver) Reclaim(uint64) (wr iwarp.RecvWR, ok bool) { return wr, false }
+
+// Guess implements [ulp.Source].
+func (*receiver) Guess() (g ulp.Guess) { return g }
