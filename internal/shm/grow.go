@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// A ring begins small. The producer enlarges the ring when bytes pass fast and writes wait for
-// room, so that 1000 connections do not need 1000 large rings. All addresses are mapped from the
-// beginning, and a page exists from the first write to it on. The size changes only while the ring
-// is empty, and the producer publishes the size before the next position, so that both ends agree
-// on the place of each byte. When few bytes pass any more, the ring becomes small again, and the
-// pages are returned to the system.
+// A ring begins small. It grows to FirstRing when a write finds no room or is longer than the ring.
+// The producer enlarges it further when bytes pass fast and writes wait for room, so that 1000
+// connections do not need 1000 large rings. All addresses are mapped from the beginning, and a page
+// exists from the first write to it on. The size changes only while the ring is empty, and the
+// producer publishes the size before the next position, so that both ends agree on the place of each
+// byte. When few bytes pass any more, a ring larger than FirstRing becomes small again, and the pages
+// are returned to the system.
 
 const (
 	// A ring grows by the factor growBy when growPasses times the ring's size in bytes has passed
@@ -27,7 +28,7 @@ const (
 
 // growth is the part of a Producer's state for the size of the ring.
 type growth struct {
-	due bool // the ring grows as soon as it is empty
+	due bool // the ring gets another size as soon as it is empty
 
 	since time.Time // beginning of the period of counting passes; zero: none
 	from  uint64    // the position at since
@@ -58,6 +59,10 @@ func (p *Producer) full() {
 	if g.due || p.ring == uint64(len(p.data)) {
 		return
 	}
+	if p.ring < firstRing(p.data) {
+		g.due = true
+		return
+	}
 	now := time.Now()
 	if g.since.IsZero() || now.Sub(g.since) > growWithin {
 		g.since, g.from = now, p.tail
@@ -66,10 +71,35 @@ func (p *Producer) full() {
 	g.due = p.tail-g.from >= growPasses*p.ring
 }
 
-// enlarge makes the ring larger, if the memory limit allows it. The ring is empty.
+// foresee makes the ring grow before a write of n bytes if the ring is small, empty and shorter than
+// the write. Otherwise the writer would have to wait for the consumer.
+func (p *Producer) foresee(n int) {
+	if uint64(n) > p.ring && p.ring < firstRing(p.data) && p.c.head.Load() == p.tail {
+		p.grow.due = true
+	}
+}
+
+// length returns the number of bytes of all pieces.
+func length(pieces [][]byte) (n int) {
+	for _, b := range pieces {
+		n += len(b)
+	}
+	return n
+}
+
+// enlarge gives the ring its first size, or makes the ring larger if the memory limit allows it. The
+// ring is empty.
 func (p *Producer) enlarge() {
 	g := &p.grow
 	g.due, g.since = false, time.Time{}
+	if p.ring == 0 {
+		p.setSize(p.least())
+		return
+	}
+	if first := firstRing(p.data); p.ring < first {
+		p.setSize(first)
+		return
+	}
 	to := min(growBy*p.ring, uint64(len(p.data)))
 	if !process.rings.reserveMore(int64(to - p.ring)) {
 		return
@@ -80,8 +110,21 @@ func (p *Producer) enlarge() {
 		g.calm = p.tail
 		process.grown.add(p)
 	}
-	p.ring = to
-	p.c.size.Store(uint32(to))
+	p.setSize(to)
+}
+
+// setSize changes the size of the empty ring.
+func (p *Producer) setSize(n uint64) {
+	p.ring = n
+	p.c.size.Store(uint32(n))
+}
+
+// least returns the initial size of the ring.
+func (p *Producer) least() uint64 {
+	if p.c.small.Load() == 1 {
+		return smallRing
+	}
+	return firstRing(p.data)
 }
 
 // shrink reduces the ring to the initial size, returns the other pages to the system, and returns
@@ -98,10 +141,9 @@ func (p *Producer) shrink() bool {
 	}
 	p.head = p.tail
 	before := p.ring
-	p.ring = firstRing(p.data)
-	p.c.size.Store(uint32(p.ring))
+	p.setSize(p.least())
 	giveBack(p.data[p.ring:before])
-	process.rings.release(int64(before - p.ring))
+	process.rings.release(int64(before - firstRing(p.data)))
 	g.due, g.since = false, time.Time{}
 	g.large.Store(false)
 	return true
@@ -120,7 +162,7 @@ func (p *Producer) disown() {
 	}
 }
 
-// resize adopts the size the producer has published; 0 stands for the first size. The ring was
+// resize adopts the size the producer has published; 0 stands for FirstRing. The ring was
 // empty when the producer published the size. resize returns ErrIndex if the size is impossible.
 func (q *Consumer) resize() error {
 	size := uint64(q.c.size.Load())
@@ -130,7 +172,7 @@ func (q *Consumer) resize() error {
 	if size == q.ring {
 		return nil
 	}
-	if size < firstRing(q.data) || size > uint64(len(q.data)) || size&(size-1) != 0 {
+	if size < smallRing || size > uint64(len(q.data)) || size&(size-1) != 0 {
 		return ErrIndex
 	}
 	q.ring = size

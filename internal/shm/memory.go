@@ -12,8 +12,14 @@ const (
 	// another processor's cache costs more than writing a line absent from all caches.
 	DefaultRing = 2 << 20
 
-	// FirstRing is the initial size of a ring in bytes, unless the ring's greatest size is less.
+	// FirstRing is the size of a ring in bytes until bytes pass fast, unless the ring's greatest
+	// size is less. The account counts each ring with at least this size.
 	FirstRing = 256 << 10
+
+	// smallRing is the initial size of a ring in bytes, if the consumer knows this size. A ring is
+	// walked through even if it never holds more than one short message, and the small rings of many
+	// connections together stay in the second-level cache.
+	smallRing = 32 << 10
 
 	// MinRing and MaxRing are the least and the greatest size in bytes a peer may propose for a
 	// ring. The size is a power of two.

@@ -180,13 +180,13 @@ func TestGrowth(t *testing.T) {
 	q.Read(b)
 	big := resident(fd)
 	shrinkCalm()
-	if small := resident(fd); p.ring != FirstRing || Used() != before+2*first(DefaultRing) ||
+	if small := resident(fd); p.ring != smallRing || Used() != before+2*first(DefaultRing) ||
 		small > big-DefaultRing/2 {
 		t.Errorf("a calm ring of %d bytes, %d more are accounted for, %d resident, %d before",
 			p.ring, Used()-before, small, big)
 	}
 	p.Write([]byte("and on"))
-	if n, err := q.Read(b); string(b[:n]) != "and on" || q.ring != FirstRing {
+	if n, err := q.Read(b); string(b[:n]) != "and on" || q.ring != smallRing {
 		t.Errorf("%q, %v", b[:n], err)
 	}
 	pass(30 * DefaultRing)

@@ -14,7 +14,7 @@ import (
 type control struct {
 	tail atomic.Uint64 // bytes published; written by the producer
 	end  atomic.Uint32 // open, finished or aborted; written by the producer
-	size atomic.Uint32 // size of the ring in bytes, 0 for the first size; written by the producer
+	size atomic.Uint32 // size of the ring in bytes, 0 for FirstRing; written by the producer
 	refs atomic.Uint32 // references published; written by the producer
 	// offer is notOffered or offered: whether the producer has sent its memory. The producer writes
 	// offer.
@@ -25,7 +25,8 @@ type control struct {
 	left  atomic.Uint32 // 1: the consumer takes no more; written by the consumer
 	done  atomic.Uint32 // references followed; written by the consumer
 	lent  atomic.Uint32 // lent: the consumer has mapped the producer's memory; written by the consumer
-	_     [108]byte
+	small atomic.Uint32 // 1: the consumer knows smallRing, unlike older versions; written by the consumer
+	_     [104]byte
 	// asksBell or asksPair: the next publication is to wake the consumer; written by both sides.
 	asks atomic.Uint32
 	_    [124]byte
@@ -92,7 +93,7 @@ type Producer struct {
 
 	c    *control
 	data []byte // memory for the ring's greatest size
-	ring uint64 // current size of the ring in bytes, a power of two
+	ring uint64 // current size of the ring in bytes, a power of two, or 0 before the first write
 	tail uint64 // the private copy of c.tail
 	head uint64 // the last value of c.head that was read and is possible
 	end  uint32
@@ -118,11 +119,13 @@ type Consumer struct {
 }
 
 func (p *Producer) init(c []byte, data []byte) {
-	p.c, p.data, p.ring = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data, firstRing(data)
+	p.c, p.data = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data
+	p.grow.due = true
 }
 
 func (q *Consumer) init(c []byte, data []byte) {
 	q.c, q.data, q.ring = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data, firstRing(data)
+	q.c.small.Store(1)
 }
 
 func firstRing(data []byte) uint64 { return uint64(min(len(data), FirstRing)) }
@@ -162,6 +165,7 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 	}
 	p.grow.enter()
 	defer p.grow.leave()
+	p.foresee(len(b))
 	for n < len(b) {
 		k := min(len(b)-n, publishEvery)
 		free, err := p.room(uint64(k))
@@ -187,6 +191,9 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 // while bytes are owed, while the ring is larger than the initial size or due to grow, and after
 // Finish or Abort.
 func (p *Producer) Reserve(n int) []byte {
+	if p.ring == 0 {
+		p.enlarge()
+	}
 	at := p.tail & (p.ring - 1)
 	if p.end != open || p.ref.owed > 0 || p.grow.due || p.grow.large.Load() || uint64(n) > p.ring-at {
 		return nil
@@ -215,6 +222,7 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	}
 	p.grow.enter()
 	defer p.grow.leave()
+	p.foresee(length(pieces))
 	held := 0  // bytes written but not published yet
 	told := -1 // number of bytes before the first reference; negative: no reference
 	for _, b := range pieces {

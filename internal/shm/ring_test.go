@@ -21,6 +21,8 @@ func pair(ring int) (*Producer, *Consumer, []byte) {
 	_, out := attach(b, ring, true)
 	in, _ := attach(b, ring, false)
 	out.Wake, in.Wake = func() {}, func() {}
+	out.c.small.Store(0)
+	out.Roomy() // the ring gets its first size
 	return out, in, b
 }
 
@@ -44,6 +46,10 @@ func TestRingIsABuffer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, q, _ := pair(4 * FirstRing)
 		defer p.disown()
+		if rapid.Bool().Draw(t, "small") {
+			p.c.small.Store(1)
+			p.setSize(smallRing)
+		}
 		p.tail, p.head = 1<<63-100, 1<<63-100 // positions near 2^63 are like any others
 		q.tail, q.head = p.tail, p.tail
 		p.c.tail.Store(p.tail)
@@ -55,10 +61,13 @@ func TestRingIsABuffer(t *testing.T) {
 			return pattern[next%65521:][:n]
 		}
 		sizes := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(0, 2*FirstRing))
-		// room returns the number of bytes that can be written: 0 while the ring is to grow and is
-		// not empty.
-		room := func() int {
+		// room returns the number of bytes that a write of n bytes can take: 0 while the ring is to
+		// grow and is not empty.
+		room := func(n int) int {
+			small := p.ring == smallRing
 			switch {
+			case small && len(model) == 0 && (p.grow.due || n > smallRing):
+				return FirstRing
 			case !p.grow.due:
 				return int(p.ring) - len(model)
 			case len(model) > 0:
@@ -68,7 +77,8 @@ func TestRingIsABuffer(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"write": func(t *rapid.T) {
-				b, room := fill(sizes.Draw(t, "n")), room()
+				b := fill(sizes.Draw(t, "n"))
+				room := room(len(b))
 				n, err := p.Write(b)
 				written(t, model, b, n, err, room)
 				model = append(model, b[:n]...)
@@ -78,7 +88,8 @@ func TestRingIsABuffer(t *testing.T) {
 				for range rapid.IntRange(1, 5).Draw(t, "pieces") {
 					pieces = append(pieces, fill(sizes.Draw(t, "n")))
 				}
-				all, room := bytes.Join(pieces, nil), room()
+				all := bytes.Join(pieces, nil)
+				room := room(len(all))
 				n, err := p.WriteV(pieces)
 				written(t, model, all, n, err, room)
 				model = append(model, all[:n]...)
@@ -88,8 +99,8 @@ func TestRingIsABuffer(t *testing.T) {
 				b := p.Reserve(n)
 				at := int(p.tail & (p.ring - 1))
 				if want := !p.grow.due && !p.grow.large.Load() && at+n <= int(p.ring) &&
-					n <= room(); (b != nil) != want || b != nil && len(b) != n {
-					t.Fatalf("%d bytes of %d at %d of %d, %d are free", len(b), n, at, p.ring, room())
+					n <= room(0); (b != nil) != want || b != nil && len(b) != n {
+					t.Fatalf("%d bytes of %d at %d of %d, %d are free", len(b), n, at, p.ring, room(0))
 				}
 				if b != nil && rapid.Bool().Draw(t, "commit") {
 					model = append(model, b[:copy(b, fill(n))]...)
@@ -292,7 +303,8 @@ func FuzzHostilePeer(f *testing.F) {
 			case 8:
 				p.grow.due = true
 			case 9: // a possible size
-				p.c.size.Store(FirstRing << r.IntN(4))
+				p.c.size.Store(smallRing << r.IntN(7))
+				p.c.small.Store(r.Uint32N(2))
 				if r.IntN(2) == 0 {
 					shrinkCalm()
 				}
@@ -324,7 +336,8 @@ func FuzzHostilePeer(f *testing.F) {
 func TestHostileSize(t *testing.T) {
 	for size, ok := range map[uint32]bool{
 		FirstRing: true, 2 * FirstRing: true, 4 * FirstRing: true, 0: true,
-		1: false, 8 * FirstRing: false, FirstRing + 1: false, FirstRing / 2: false, 1 << 31: false,
+		1: false, 8 * FirstRing: false, FirstRing + 1: false, 1 << 31: false,
+		smallRing: true, FirstRing / 2: true, smallRing / 2: false,
 	} {
 		p, q, _ := pair(4 * FirstRing)
 		p.Write(make([]byte, 10))
@@ -341,6 +354,8 @@ func TestStreamWithSleepers(t *testing.T) {
 	const total = 20 << 20
 	p, q, _ := pair(4 * FirstRing)
 	defer p.disown()
+	p.c.small.Store(1)
+	p.setSize(smallRing)
 	data, room := make(chan struct{}, 1), make(chan struct{}, 1)
 	poke := func(c chan struct{}) func() {
 		return func() {
@@ -403,5 +418,63 @@ func TestStreamWithSleepers(t *testing.T) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestSmallRing: a ring begins with smallRing bytes if the consumer knows the size. It grows before
+// a longer write if it is empty, and otherwise after a write without room. No byte is lost.
+func TestSmallRing(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		older  bool  // the consumer does not know smallRing
+		unread int   // bytes that the consumer has not read when the first write begins
+		sizes  []int // of writes
+		rings  []uint64
+		took   []int
+	}{
+		{"short messages", false, 0, []int{1, 1000, smallRing}, []uint64{smallRing, smallRing, smallRing}, []int{1, 1000, smallRing}},
+		{"a long message", false, 0, []int{1, smallRing + 1}, []uint64{smallRing, FirstRing}, []int{1, smallRing + 1}},
+		{"no room", false, 1000, []int{smallRing, 10}, []uint64{smallRing, FirstRing}, []int{smallRing - 1000, 10}},
+		{"an older peer", true, 0, []int{1, FirstRing}, []uint64{FirstRing, FirstRing}, []int{1, FirstRing}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := make([]byte, total(4*FirstRing))
+			_, p := attach(b, 4*FirstRing, true)
+			q, _ := attach(b, 4*FirstRing, false)
+			p.Wake, q.Wake = func() {}, func() {}
+			defer p.disown()
+			if c.older {
+				p.c.small.Store(0)
+			}
+			if p.Reserve(1) == nil {
+				t.Error("no room in the beginning")
+			}
+			var sent, got []byte
+			write := func(n int) int {
+				b := pattern[len(sent)%1000:][:n]
+				n, err := p.WriteV([][]byte{b[:n/3], b[n/3:]})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sent = append(sent, b[:n]...)
+				return n
+			}
+			write(c.unread)
+			for i, n := range c.sizes {
+				if took := write(n); took != c.took[i] || p.ring != c.rings[i] {
+					t.Errorf("%d of %d bytes written, the ring has %d", took, n, p.ring)
+				}
+				for b := make([]byte, FirstRing); len(got) < len(sent); {
+					n, err := q.Read(b)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = append(got, b[:n]...)
+				}
+			}
+			if !bytes.Equal(sent, got) || q.ring != p.ring {
+				t.Errorf("%d bytes for %d, or others; rings of %d and %d", len(got), len(sent), p.ring, q.ring)
+			}
+		})
 	}
 }
