@@ -25,7 +25,7 @@ type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11
 	capacity int
 	users    atomic.Pointer[[]*QueuePair]
 	armed    atomic.Int32
-	handler  atomic.Pointer[func()]
+	handler  atomic.Pointer[func()] // of [ulp.Stream.Handle], or nil
 
 	mu       perturb.Mutex
 	reserved int           // guarded by mu
@@ -68,9 +68,10 @@ func (c *CompletionQueue) Poll() (Completion, bool) {
 }
 
 // PollN removes up to len(buf) completions, stores them in buf and returns their number. If the
-// queue is empty, PollN receives from the connections like Poll, unless the queue has a handler.
+// queue is empty, PollN receives from the connections like Poll.
 func (c *CompletionQueue) PollN(buf []Completion) int {
 	n := c.q.PollN(buf)
+	// A queue with a handler is not polled, because the handler is called in a poll.
 	if n == 0 && len(buf) > 0 && c.handler.Load() == nil && (*progress)(c).Poll() {
 		n = c.q.PollN(buf)
 	}
@@ -126,19 +127,8 @@ func (c *CompletionQueue) arm(v int32) {
 	}
 }
 
-// Handle makes the queue call f when completions arrive. The goroutine that received, sent or ended
-// a stream calls f, possibly inside a post or a poll. So f must not block, for example on a channel
-// or a mutex that a poster holds. f may post, and may run in several goroutines at once. f gets the
-// completions by PollN; a PollN from f polls no connection. Handle itself does not call f for
-// completions already in the queue. A nil f removes the handler; calls of the former handler may
-// still be running.
-func (c *CompletionQueue) Handle(f func()) {
-	if f == nil {
-		c.handler.Store(nil)
-		return
-	}
-	c.handler.Store(&f)
-}
+// handle does the work of [ulp.Stream.Handle].
+func (c *CompletionQueue) handle(f func()) { c.handler.Store(&f) }
 
 // deliver calls the handler if the queue has one and is not empty. The caller must hold neither the
 // send nor the receive role of a stream, because the handler may post.

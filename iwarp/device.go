@@ -174,23 +174,16 @@ func (p *ProtectionDomain) register(mem []byte, access Access, owner *memory, op
 	return &MemoryRegion{pd: p, r: r, owner: owner}, nil
 }
 
-// A Space is memory outside of the address space of this process, for example memory of another
-// process. The methods must be safe for concurrent use, and must not wait for a peer. addr is an
-// address of the space. A method copies len(p) bytes or returns an error; after an error, any part
-// of p may have been copied.
-type Space interface {
-	ReadAt(p []byte, addr uint64) error
-	WriteAt(p []byte, addr uint64) error
-}
-
 // RegisterSpace registers n bytes of the space s, from address base on; see
-// [ProtectionDomain.Register]. Tagged offsets are the addresses of the space. The memory may
-// disappear at any time: a local request for the memory then fails with StatusLocalAccess, and a
-// request of a peer fails as if the region had been closed. [MemoryRegion.Bytes] returns nil, and
-// Atomic Operations are refused. Only the options Key and KeySet are used.
+// [ProtectionDomain.Register]. A space is memory outside of the address space of this process. It is
+// for viaduct run, which registers memory of other processes. The methods of s must not wait for a
+// peer. Tagged offsets are the addresses of the space. The memory may disappear at any time: a local
+// request for the memory then fails with StatusLocalAccess, and a request of a peer fails as if the
+// region had been closed. [MemoryRegion.Bytes] returns nil, and Atomic Operations are refused. Only
+// the options Key and KeySet are used.
 //
 // The error wraps ErrInvalid or ErrLimit.
-func (p *ProtectionDomain) RegisterSpace(s Space, base, n uint64, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
+func (p *ProtectionDomain) RegisterSpace(s regmem.Space, base, n uint64, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
 	ro := regmem.Options{Rights: access.rights() &^ regmem.RemoteAtomic, Domain: p.dom}
 	if len(opt) > 0 {
 		ro.Key, ro.KeySet = opt[0].Key, opt[0].KeySet

@@ -9,7 +9,7 @@ import (
 )
 
 // farWrites are adjacent segments of RDMA Writes to far memory, outside of this address space (see
-// [Space]), received by a single read of the stream. All segments are short, except that the first
+// [regmem.Space]), received by a single read of the stream. All segments are short, except that the first
 // may be a long segment of the same message. The segments are checked and placed together, because
 // each access to far memory is a system call, and costs more than all other work for a short
 // segment. If the access is refused or fails, the segments are placed separately, so that each has

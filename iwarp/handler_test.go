@@ -23,7 +23,7 @@ type handled struct {
 func handle(q *QueuePair) *handled {
 	h := &handled{came: make(chan struct{}, 1)}
 	for _, cq := range []*CompletionQueue{q.SendCQ(), q.RecvCQ()} {
-		cq.Handle(func() {
+		cq.handle(func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			var buf [4]Completion
@@ -164,7 +164,7 @@ func TestHandlerHearsAtOnce(t *testing.T) {
 				WrapConn: func(nc net.Conn) net.Conn { return watchedConn{nc, &ended} }})
 			q.PostRecv(RecvWR{ID: 1})
 			late := make(chan bool, 8)
-			q.RecvCQ().Handle(func() { late <- ended.Load() })
+			q.RecvCQ().handle(func() { late <- ended.Load() })
 			end(p, q)
 			if testkit.Await(t, "the handler", late) {
 				t.Error("the connection was ended first")
@@ -199,17 +199,5 @@ func TestHandlerHearsOfLast(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestHandlerRemoved checks that a queue works without a handler after Handle(nil).
-func TestHandlerRemoved(t *testing.T) {
-	a, b := connect(t, &Config{}, &Config{})
-	b.RecvCQ().Handle(func() { t.Error("the handler was called after its removal") })
-	b.RecvCQ().Handle(nil)
-	b.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(make([]byte, 1))}})
-	a.Post(SendWR{Op: OpSend, SG: []SGE{Buf([]byte{1})}})
-	if e := wantOK(t, b.RecvCQ()); e.ID != 1 {
-		t.Errorf("%+v", e)
 	}
 }

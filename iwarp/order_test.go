@@ -245,7 +245,7 @@ func TestServing(t *testing.T) {
 			want = append(want, r)
 		}
 		for _, r := range want {
-			op, head, body := p.message(q.MULPDU())
+			op, head, body := p.message(q.mulpdu())
 			if op != rdmap.ReadResponse || binary.BigEndian.Uint32(head[2:]) != r.SinkSTag ||
 				binary.BigEndian.Uint64(head[6:]) != r.SinkTO ||
 				len(body) != int(r.Size) || len(body) > 0 && body[0] != byte(round) {
@@ -256,7 +256,7 @@ func TestServing(t *testing.T) {
 	p.ulpdu(readReq(ddp.MSN(n+1), rdmap.ReadRequest{SinkSTag: 9, SinkTO: 1, Size: 300000, SourceSTag: mr.STag()}))
 	want := make([]byte, 300000)
 	want[5] = 199
-	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, want) {
+	if _, _, body := p.message(q.mulpdu()); !bytes.Equal(body, want) {
 		t.Error("long Read: wrong data")
 	}
 	if _, ok := q.RecvCQ().Poll(); ok {
@@ -332,7 +332,7 @@ func TestReadPlace(t *testing.T) {
 	}
 	release := hold(t, held)
 	ask(1)
-	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()) {
+	if _, _, body := p.message(q.mulpdu()); !bytes.Equal(body, mr.Bytes()) {
 		t.Error("first Read: wrong data")
 	}
 	ask(2)
@@ -344,7 +344,7 @@ func TestReadPlace(t *testing.T) {
 		t.Errorf("IRD %d, %v, %d writes held", q.IRD(), q.Err(), 1-len(held))
 	}
 	release()
-	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()) {
+	if _, _, body := p.message(q.mulpdu()); !bytes.Equal(body, mr.Bytes()) {
 		t.Error("second Read: wrong data")
 	}
 }
@@ -462,7 +462,7 @@ func TestFairness(t *testing.T) {
 	wantOK(t, q.RecvCQ())
 	reads, writes := 0, 0
 	for range 6 {
-		switch op, _, _ := p.message(q.MULPDU()); op {
+		switch op, _, _ := p.message(q.mulpdu()); op {
 		case rdmap.ReadResponse:
 			reads++
 		case rdmap.Write:
@@ -504,14 +504,14 @@ func TestSendCompletes(t *testing.T) {
 			}
 		}
 	}()
-	p.message(q.MULPDU())
-	_, _, body := p.message(q.MULPDU())
+	p.message(q.mulpdu())
+	_, _, body := p.message(q.mulpdu())
 	if len(body) != len(big) {
 		t.Errorf("%d bytes", len(body))
 	}
 	msn := uint32(3)
 	for i := range 20 { // messages arrive in the order of posting
-		op, head, body := p.message(q.MULPDU())
+		op, head, body := p.message(q.mulpdu())
 		if len(body) != 1 || body[0] != byte(i) || (op == rdmap.Write) != (i%2 == 0) {
 			t.Errorf("message %d: %v %x", i, op, body)
 		}
@@ -544,7 +544,7 @@ func TestPostNow(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	for i, n := range []int{1, 5000} {
-		if _, _, body := p.message(q.MULPDU()); len(body) != n || body[0] != byte(i+1) {
+		if _, _, body := p.message(q.mulpdu()); len(body) != n || body[0] != byte(i+1) {
 			t.Errorf("message of %d bytes", len(body))
 		}
 	}
@@ -556,7 +556,7 @@ func TestPostNow(t *testing.T) {
 		t.Errorf("%+v although the socket is full", c)
 	}
 	for i, n := range []int{big, 1} {
-		if _, _, body := p.message(q.MULPDU()); len(body) != n || body[0] != byte(i+3) {
+		if _, _, body := p.message(q.mulpdu()); len(body) != n || body[0] != byte(i+3) {
 			t.Errorf("message of %d bytes", len(body))
 		}
 		if c := wantOK(t, q.SendCQ()); c.ID != uint64(i+3) {
@@ -617,7 +617,7 @@ func TestManyTogether(t *testing.T) {
 		}
 		q.Flush()
 		for i := range n {
-			if op, _, body := p.message(q.MULPDU()); op != rdmap.Send || !bytes.Equal(body, want) {
+			if op, _, body := p.message(q.mulpdu()); op != rdmap.Send || !bytes.Equal(body, want) {
 				t.Fatalf("%d pieces, message %d: %v of %d bytes, or others", pieces, i, op, len(body))
 			}
 		}

@@ -142,9 +142,6 @@ func (q *QueuePair) Params() Params { return params(q.link.params) } // [MPA-7.1
 // from the network; to reject the data, a consumer closes the stream.
 func (q *QueuePair) PeerPrivate() []byte { return q.link.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
 
-// MULPDU returns the largest size in bytes of sent ULPDUs.
-func (q *QueuePair) MULPDU() int { return int(q.tx.mss.mulpdu.Load()) } // [MPA-3-2] [DDP-3-1]
-
 // LocalAddr returns the local address of the connection, or nil if there is no connection.
 func (q *QueuePair) LocalAddr() net.Addr { return q.link.local() }
 

@@ -23,13 +23,13 @@ type MemoryRegion struct {
 func (m *MemoryRegion) STag() uint32 { return m.r.Handle() } // [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 
 // TO returns the tagged offset of the first byte: 0, the virtual address with
-// RegionOptions.Virtual, or the address in a [Space].
+// RegionOptions.Virtual, or the address in a space.
 func (m *MemoryRegion) TO() uint64 { return m.r.Base() }
 
 // Len returns the length in bytes.
 func (m *MemoryRegion) Len() int { return m.r.Len() }
 
-// Bytes returns the memory, or nil for a region of a [Space].
+// Bytes returns the memory, or nil for a region of a space.
 func (m *MemoryRegion) Bytes() []byte { return m.r.Bytes() }
 
 // Close invalidates the STag and waits for accesses in progress. After Close has returned, no peer
@@ -105,9 +105,6 @@ func (w *Window) STag() uint32 { return w.r.Handle() }
 // TO returns the tagged offset of the first byte: 0, or with RegionOptions.Virtual the tagged
 // offset in the region.
 func (w *Window) TO() uint64 { return w.r.Base() }
-
-// Len returns the length in bytes.
-func (w *Window) Len() int { return w.r.Len() }
 
 // Valid reports whether the window is open. The peer may close the window at any moment.
 func (w *Window) Valid() bool { return !w.closed.Load() }

@@ -67,7 +67,7 @@ func TestAtomicRevoked(t *testing.T) {
 	if err := mr.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p.message(q.MULPDU())
+	p.message(q.mulpdu())
 	p.terminate(append([]byte{0x01, 0, 0xc0, 0, 0, byte(len(req))}, req[:ddp.UntaggedLen]...))
 	wantTerminate(t, ended(t, q), false, 0, 1, 0)
 	if !bytes.Equal(mem, make([]byte, 8)) || q.Stats().ServedAtomics != 0 {

@@ -175,7 +175,7 @@ func TestInvalidate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if w.Len() != 8 || w.TO() != 0 || !w.Valid() || w.STag() == mr.STag() {
+			if w.r.Len() != 8 || w.TO() != 0 || !w.Valid() || w.STag() == mr.STag() {
 				t.Errorf("%+v", w)
 			}
 			for range 4 {
@@ -538,7 +538,7 @@ func TestMaxRead(t *testing.T) {
 	p, q := asInitiator(t, &Config{MaxRead: 100})
 	mr, _ := q.Register(pattern(200, 1), RemoteRead)
 	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 100, SourceSTag: mr.STag()}))
-	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()[:100]) {
+	if _, _, body := p.message(q.mulpdu()); !bytes.Equal(body, mr.Bytes()[:100]) {
 		t.Errorf("%d bytes came, want 100", len(body))
 	}
 	p.ulpdu(readReq(2, rdmap.ReadRequest{Size: 101, SourceSTag: mr.STag()}))

@@ -122,7 +122,7 @@ func TestDirect(t *testing.T) {
 				t.Errorf("%+v although the socket is full", c)
 			}
 			for i := 1; i <= last+3; i++ {
-				if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, tiny(i)) {
+				if _, _, body := p.message(q.mulpdu()); !bytes.Equal(body, tiny(i)) {
 					t.Fatalf("message %d: %d bytes, %x", i, len(body), body[:min(4, len(body))])
 				}
 			}
@@ -218,7 +218,7 @@ func TestDirectClose(t *testing.T) {
 		t.Error("the direction has ended with a request under way")
 	}
 	for i := 1; i <= last; i++ {
-		if op, _, body := p.message(q.MULPDU()); op != rdmap.Send || !bytes.Equal(body, tiny(i)) {
+		if op, _, body := p.message(q.mulpdu()); op != rdmap.Send || !bytes.Equal(body, tiny(i)) {
 			t.Fatalf("message %d: %v of %d bytes", i, op, len(body))
 		}
 	}

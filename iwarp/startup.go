@@ -310,7 +310,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	}
 	if q.life.log.Enabled(context.Background(), slog.LevelInfo) {
 		q.life.log.Info("stream up", "local", q.LocalAddr().String(), "remote", q.RemoteAddr().String(), "rev", q.link.params.Rev,
-			"crc", q.link.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
+			"crc", q.link.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.mulpdu())
 	}
 	if q.link.initiator && cfg.Interop.FirstFPDUDelay > 0 {
 		q.life.after(cfg.Interop.FirstFPDUDelay, func() {

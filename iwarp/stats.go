@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/counter"
 )
 
-// Stats are counters of a stream. All except SRQHeld and SendPosted only grow.
+// Stats are counters of a stream. All except SRQHeld, SendPosted and MULPDU only grow.
 type Stats struct {
 	SentFPDUs, ReceivedFPDUs       uint64 // FPDUs handed to TCP, and FPDUs found valid
 	SentBytes, ReceivedBytes       uint64 // payload bytes of these FPDUs
@@ -27,11 +27,13 @@ type Stats struct {
 
 	SendPosted uint64 // requests of the send queue that are not complete
 
+	MULPDU int // largest size in bytes of the ULPDUs sent now, which follows the size of TCP segments
+
 	// LastActivity is the time of the last sending or receiving. If the consumer polls, the time of
 	// received traffic is recorded by its next empty poll or wait, or by this call.
 	LastActivity time.Time
 
-	// Requirements: ReceivedEmpty [SEC-6.4.4-1], NoReceive [DDP-7.1-3].
+	// Requirements: ReceivedEmpty [SEC-6.4.4-1], NoReceive [DDP-7.1-3], MULPDU [MPA-3-2] [DDP-3-1].
 }
 
 type counters struct {
@@ -58,6 +60,10 @@ func (q *QueuePair) Stats() Stats {
 		ReceivedEmpty: c.empty.Load(), ReceivedTiny: c.tiny.Load(), NoReceive: c.noReceive.Load(),
 		SRQTaken: c.srqTaken.Load(), SRQHeld: uint64(max(0, q.recvs.srqHeld.Load())),
 		SendPosted:   q.sends.posted(),
+		MULPDU:       q.mulpdu(),
 		LastActivity: q.active.last(),
 	}
 }
+
+// mulpdu returns the largest size in bytes of sent ULPDUs.
+func (q *QueuePair) mulpdu() int { return int(q.tx.mss.mulpdu.Load()) }

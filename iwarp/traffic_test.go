@@ -98,7 +98,7 @@ func (e *end) size(limit int) int {
 	case 0, 1:
 		return e.rnd.IntN(limit + 1)
 	case 2: // near the size of a full segment
-		full := e.q.MULPDU()
+		full := e.q.mulpdu()
 		return min(max(full*e.rnd.IntN(limit/full+2)-e.rnd.IntN(2*ddp.UntaggedLen), 0), limit)
 	}
 	return e.rnd.IntN(min(limit, 200) + 1)

@@ -40,6 +40,9 @@ func (s *stream) Undelivered() int {
 	return undelivered(s.link.fc)
 }
 
+// Handle implements [ulp.Stream].
+func (s *stream) Handle(f func()) { s.recvs.cq.handle(f) }
+
 // Progress implements [ulp.Stream].
 func (s *stream) Progress() attend.SourceSleeper { return (*progress)(s.recvs.cq) }
 

@@ -67,8 +67,8 @@ func TestMessagesOnTheWire(t *testing.T) {
 	for _, size := range []int{128, 530, 1442, 64766} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			p, q := asResponder(t, &Config{Interop: Interop{FPDUSize: size, NoNudge: true}, Immediate: true, Atomic: true})
-			if q.MULPDU() != size { // [MPA-3-2]
-				t.Errorf("MULPDU %d", q.MULPDU())
+			if q.mulpdu() != size { // [MPA-3-2]
+				t.Errorf("MULPDU %d", q.mulpdu())
 			}
 			data := pattern(200000, 9)
 			sink := make([]byte, 100)
@@ -183,14 +183,14 @@ func TestMarkersOnTheWire(t *testing.T) {
 		if !bytes.Equal(p.buf[:4], []byte{0, 0, 0, 0}) {
 			t.Errorf("first octets %x", p.buf[:4])
 		}
-		if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, data) { // the Decoder checks every marker
+		if _, _, body := p.message(q.mulpdu()); !bytes.Equal(body, data) { // the Decoder checks every marker
 			t.Error("wrong data")
 		}
 		for range 600 { // several FPDUs between two markers [MPA-5.1-4]
 			q.Post(SendWR{Op: OpWrite, Unsignaled: true})
 		}
 		for range 128 {
-			p.message(q.MULPDU())
+			p.message(q.mulpdu())
 		}
 	})
 	t.Run("as Initiator", func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestMarkersOnTheWire(t *testing.T) {
 				Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 		p.next()
 		q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(data)}})
-		if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, data) {
+		if _, _, body := p.message(q.mulpdu()); !bytes.Equal(body, data) {
 			t.Error("wrong data")
 		}
 		sink := make([]byte, 1000)
@@ -217,14 +217,14 @@ func TestMarkersOnTheWire(t *testing.T) {
 func TestSegmentSizes(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mss := segmentSize(a.link.fc.NetConn())
-	if a.MULPDU() < mpa.MULPDU(mss, false)/3 || mss < 1000 { // the MSS grows with the first answers
-		t.Errorf("MSS %d, MULPDU %d", mss, a.MULPDU())
+	if a.mulpdu() < mpa.MULPDU(mss, false)/3 || mss < 1000 { // the MSS grows with the first answers
+		t.Errorf("MSS %d, MULPDU %d", mss, a.mulpdu())
 	}
 	for range 3 { // more bytes than mssBytes
 		transfer(t, a, b, 2<<20)
 	}
-	if mss := segmentSize(a.link.fc.NetConn()); runtime.GOOS == "linux" && (mss < 10000 || a.MULPDU() < 10000) {
-		t.Errorf("loopback: MSS %d, MULPDU %d", mss, a.MULPDU()) // the socket still reports its MSS
+	if mss := segmentSize(a.link.fc.NetConn()); runtime.GOOS == "linux" && (mss < 10000 || a.mulpdu() < 10000) {
+		t.Errorf("loopback: MSS %d, MULPDU %d", mss, a.mulpdu()) // the socket still reports its MSS
 	}
 	for _, mss := range []int{88, 536, 1200} {
 		c, d := testkit.TCPPair(t)
@@ -239,8 +239,8 @@ func TestSegmentSizes(t *testing.T) {
 			t.Errorf("MSS %d, segment size %d", mss, got)
 		}
 		want := mpa.MULPDU(got, false)
-		if q.MULPDU() != want {
-			t.Errorf("MSS %d: MULPDU %d, want %d", got, q.MULPDU(), want)
+		if q.mulpdu() != want {
+			t.Errorf("MSS %d: MULPDU %d, want %d", got, q.mulpdu(), want)
 		}
 		q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(make([]byte, 5000))}})
 		p.message(want)
@@ -270,7 +270,7 @@ func TestRefreshMSS(t *testing.T) {
 	data := make([]byte, 32<<20)
 	q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(data)}}) // more than the socket holds
 	u := p.next()
-	full := len(u) // q.MULPDU may be another a second later
+	full := len(u) // q.mulpdu may be another a second later
 	if full < 1442 {
 		t.Fatalf("segment of %d bytes", full)
 	}
@@ -284,7 +284,7 @@ func TestRefreshMSS(t *testing.T) {
 		n += len(u) - 14
 	}
 	q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(data[:100000])}})
-	if u := p.next(); len(u) != 1442 && len(u) != q.MULPDU() {
+	if u := p.next(); len(u) != 1442 && len(u) != q.mulpdu() {
 		t.Errorf("next message: %d", len(u))
 	}
 }

@@ -98,7 +98,7 @@ func (d *driver) attach(s *setup) {
 func (d *driver) begin() {
 	d.mu.Lock()
 	defer d.unlock()
-	d.cq.Handle(d.completed)
+	d.recv.in.stream.Handle(d.completed)
 }
 
 func (d *driver) now() sdpcore.Time { return time.Since(d.born) }

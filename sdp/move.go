@@ -234,7 +234,7 @@ func (d *driver) resume(s *setup, p sdpcore.Params) {
 	d.attach(s)
 	d.state = streamUp
 	d.exec(d.m.Resume(d.now(), p, d.room()))
-	d.cq.Handle(d.completed)
+	d.recv.in.stream.Handle(d.completed)
 	d.progress().Unpoll() // wakes the calls that sleep
 }
 

@@ -64,7 +64,7 @@ func TestStreamFullSegments(t *testing.T) {
 	for _, noCRC := range []bool{false, true} {
 		opt := Options{NoCRC: noCRC, SameHost: samehost.Off}
 		a, b := pair(t, opt, opt)
-		full := a.qp.MULPDU() - ddp.UntaggedLen
+		full := a.qp.Stats().MULPDU - ddp.UntaggedLen
 		rnd := rand.New(rand.NewPCG(5, 6))
 		data := make([]byte, *streamMiB<<20)
 		for i := 0; i < len(data); i += 8 {

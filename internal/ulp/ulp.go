@@ -95,6 +95,13 @@ type Stream[S any] interface {
 	// the process ends now.
 	Undelivered() int
 
+	// Handle makes the stream's receive queue call f when completions arrive. The goroutine that
+	// received, sent or ended a stream calls f, possibly inside a post or a poll. So f must not
+	// block, for example on a channel or a mutex that a poster holds. f may post, and may run in
+	// several goroutines at once. f gets the completions by PollN; a PollN from f polls no
+	// connection. Handle itself does not call f for completions already in the queue.
+	Handle(f func())
+
 	// Progress returns the SourceSleeper for the connections of the stream's receive queue.
 	Progress() attend.SourceSleeper
 

@@ -12,6 +12,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/internal/notify"
+	"viaduct/internal/regmem"
 	"viaduct/iwarp"
 )
 
@@ -332,7 +333,7 @@ type space struct {
 	pd  *domain
 }
 
-var _ iwarp.Space = (*space)(nil)
+var _ regmem.Space = (*space)(nil)
 
 func (s *space) ReadAt(p []byte, addr uint64) error  { return s.judge(s.mem.ReadAt(p, addr+s.by)) }
 func (s *space) WriteAt(p []byte, addr uint64) error { return s.judge(s.mem.WriteAt(p, addr+s.by)) }
