@@ -315,7 +315,7 @@ func TestSameSeed(t *testing.T) {
 // TestConfig checks the limits and the defaults of a Config. [FCVI-5.7-5] [FCVI-7.2-4] [FCFS-2.7-2]
 // [FCVI-5.7-4]
 func TestConfig(t *testing.T) {
-	for _, c := range []Config{{MaxTransferSize: LimitMaxTransfer + 1}, {RxSize: 252}, {RxSize: 2116}, {RxSize: 1025}, {MaxReads: 65}, {MaxUnacked: LimitMaxUnacked + 1}} {
+	for _, c := range []Config{{MaxTransferSize: LimitMaxTransfer + 1}, {RxSize: 252}, {RxSize: 2116}, {RxSize: 1025}, {MaxReads: 65}, {MaxUnacked: limitMaxUnacked + 1}} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v is taken", c)
 		}

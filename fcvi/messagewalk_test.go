@@ -326,7 +326,7 @@ var frames = []step{
 	{"Send, the next, its tail", func(w *passage) { w.send(1, "hello", 0, from(10, true)) }},
 	{"Send, the end of the window", func(w *passage) { w.send(window-1, "hello", 0, nil) }},
 	{"Send, beyond the window", func(w *passage) { w.send(window, "hello", 0, nil) }},
-	{"Send, beyond the large window", func(w *passage) { w.send(LimitMaxUnacked, "hello", 0, nil) }},
+	{"Send, beyond the large window", func(w *passage) { w.send(limitMaxUnacked, "hello", 0, nil) }},
 	{"the next, then Send", func(w *passage) { w.send(1, "hello", 0, nil); w.send(0, "0", iu.FlagRspRqd, nil) }},
 	{"Write", func(w *passage) { w.write(0, "hello", 5, 0, nil) }},
 	{"Write, empty, asks", func(w *passage) { w.write(0, "", 0, iu.FlagRspRqd, nil) }},

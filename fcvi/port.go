@@ -18,7 +18,7 @@ const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	defaultULPTimeout  = 30 * time.Second
 	DefaultMaxReads    = 16
 	defaultMaxUnacked  = 256
-	LimitMaxUnacked    = 512
+	limitMaxUnacked    = 512
 
 	window      = 64        // messages that a receive stream stores if frames can overtake each other [FCVI-8.4-6]
 	streamLimit = 256       // messages of a stream Exchange [FCVI-5.2.1-6]

@@ -118,9 +118,9 @@ func New(c Config) (*Provider, error) {
 	switch {
 	case c.MaxTransferSize > LimitMaxTransfer:
 		return nil, fmt.Errorf("fcvi: maximum transfer size %d exceeds %d", c.MaxTransferSize, LimitMaxTransfer)
-	case c.MaxReads < 0 || c.MaxReads > window || c.MaxUnacked < 0 || c.MaxUnacked > LimitMaxUnacked:
+	case c.MaxReads < 0 || c.MaxReads > window || c.MaxUnacked < 0 || c.MaxUnacked > limitMaxUnacked:
 		return nil, fmt.Errorf("fcvi: windows of %d reads and %d messages, at most %d and %d",
-			c.MaxReads, c.MaxUnacked, window, LimitMaxUnacked)
+			c.MaxReads, c.MaxUnacked, window, limitMaxUnacked)
 	case c.RxSize != 0 && (c.RxSize < fc.MinRxSize || c.RxSize > fc.MaxData || c.RxSize%4 != 0):
 		return nil, fmt.Errorf("fcvi: receive data field size %d", c.RxSize) // [FCFS-2.7-2]
 	}

@@ -134,7 +134,7 @@ func (s *shared) sendWindow() int {
 // message. [FCVI-8.4-6]
 func (s *shared) recvWindow() iu.MsgID {
 	if s.ordered() {
-		return LimitMaxUnacked
+		return limitMaxUnacked
 	}
 	return window
 }

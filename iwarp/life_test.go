@@ -736,8 +736,8 @@ func TestBothSidesLearn(t *testing.T) {
 			eb := wantTerminate(t, ended(t, b), false, c.l, c.ty, c.co)
 			ea := wantTerminate(t, ended(t, a), true, c.l, c.ty, c.co)
 			if !bytes.Equal(ea.Raw, eb.Raw) || ea.SegLen != eb.SegLen ||
-				errors.Is(ea, &TerminateError{Layer: Layer(c.l), Type: c.ty, Code: c.co}) ||
-				!errors.Is(ea, &TerminateError{Remote: true, Layer: Layer(c.l), Type: c.ty, Code: c.co}) {
+				errors.Is(ea, &TerminateError{Layer: c.l, Type: c.ty, Code: c.co}) ||
+				!errors.Is(ea, &TerminateError{Remote: true, Layer: c.l, Type: c.ty, Code: c.co}) {
 				t.Errorf("%v, %v", ea, eb)
 			}
 		})

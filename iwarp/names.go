@@ -1,9 +1,6 @@
 package iwarp
 
-import (
-	"viaduct/internal/wire/mpa"
-	"viaduct/internal/wire/rdmap"
-)
+import "viaduct/internal/wire/mpa"
 
 // Params are the results of start-up, as seen from this side.
 type Params struct {
@@ -30,18 +27,3 @@ func params(p mpa.Params) Params {
 		IRD: p.IRD, ORD: p.ORD, PeerIRD: p.PeerIRD, PeerORD: p.PeerORD, Private: p.Private,
 	}
 }
-
-// The layers of an error: [RDMAP 4.8]
-
-// A Layer is the protocol layer of the error in a [TerminateError].
-type Layer uint8
-
-// The layers.
-const (
-	LayerRDMAP Layer = iota
-	LayerDDP
-	LayerLLP // MPA, the lower layer protocol
-)
-
-// String returns the name of the layer.
-func (l Layer) String() string { return rdmap.Layer(l).String() }

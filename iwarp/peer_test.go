@@ -268,7 +268,7 @@ func ended(t testing.TB, q *QueuePair) error {
 func wantTerminate(t testing.TB, err error, remote bool, layer, typ, code uint8) *TerminateError {
 	t.Helper()
 	e, ok := errors.AsType[*TerminateError](err)
-	if !ok || e.Remote != remote || uint8(e.Layer) != layer || e.Type != typ || e.Code != code {
+	if !ok || e.Remote != remote || e.Layer != layer || e.Type != typ || e.Code != code {
 		t.Fatalf("error %v (%T), want Terminate %d/%d/%02x, remote %t", err, err, layer, typ, code, remote)
 	}
 	return e

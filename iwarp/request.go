@@ -115,14 +115,11 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 // Private returns the private data of the peer: input from the network.
 func (r *Request) Private() []byte { return r.r.Params().Private } // [MPA-7.1.1-21]
 
-// Params returns the values in the Request.
-func (r *Request) Params() Params { return params(r.r.Params()) }
-
 // RemoteAddr returns the peer's address.
 func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
 
 // QueuePair returns the future stream, so that receives can be posted and memory registered before
-// Accept.
+// Accept. [QueuePair.Params] returns the values in the Request.
 func (r *Request) QueuePair() *QueuePair { return r.q }
 
 // Configure changes the configuration of the future stream after the Request is known, for example

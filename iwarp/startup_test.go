@@ -531,7 +531,7 @@ func TestReject(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p := r.Params(); string(r.Private()) != "please" || p.PeerIRD != 16 || p.PeerORD != 16 || p.Rev != 2 || r.RemoteAddr() == nil { // [MPA2-9.1-4]
+			if p := r.QueuePair().Params(); string(r.Private()) != "please" || p.PeerIRD != 16 || p.PeerORD != 16 || p.Rev != 2 || r.RemoteAddr() == nil { // [MPA2-9.1-4]
 				t.Errorf("Request %+v", p)
 			}
 			if err := r.Reject(make([]byte, 300)); !errors.Is(err, mpa.ErrPrivateTooLong) {

@@ -14,7 +14,7 @@ import (
 // error.
 type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
 	Remote bool  // whether the peer reported the error; otherwise this end found it
-	Layer  Layer // layer that found the error
+	Layer  uint8 // layer that found the error: 0 for RDMAP, 1 for DDP, 2 for MPA
 	Type   uint8 // error type
 	Code   uint8 // error code, of that type
 
@@ -35,8 +35,9 @@ func (e *TerminateError) Error() string {
 	if e.Remote {
 		source = "reported by peer"
 	}
-	text, _ := rdmap.Describe(rdmap.Layer(e.Layer), e.Type, e.Code)
-	s := fmt.Sprintf("iwarp: %s: %v error %d/%d/%02x, %s", source, e.Layer, uint8(e.Layer), e.Type, e.Code, text)
+	layer := rdmap.Layer(e.Layer)
+	text, _ := rdmap.Describe(layer, e.Type, e.Code)
+	s := fmt.Sprintf("iwarp: %s: %v error %d/%d/%02x, %s", source, layer, e.Layer, e.Type, e.Code, text)
 	if e.Hint != "" {
 		s += " (" + e.Hint + ")"
 	}
@@ -60,7 +61,7 @@ func (e *TerminateError) Is(target error) bool {
 // terminateError returns the error for a sent Terminate, or, if remote is true, a received
 // Terminate. raw is the message without the DDP header.
 func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *TerminateError {
-	e := &TerminateError{Remote: remote, Layer: Layer(t.Layer), Type: t.Type, Code: t.Code, SegLen: -1, Cause: cause}
+	e := &TerminateError{Remote: remote, Layer: uint8(t.Layer), Type: t.Type, Code: t.Code, SegLen: -1, Cause: cause}
 	if t.Length {
 		e.SegLen = int(t.SegLen)
 	}

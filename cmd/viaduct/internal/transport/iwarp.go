@@ -240,7 +240,7 @@ func (c *iwarpConn) failure(err error) error {
 		return fmt.Errorf("the connection ended: %w", io.EOF)
 	}
 	if te, ok := errors.AsType[*iwarp.TerminateError](why); ok && te.Remote &&
-		te.Layer == iwarp.LayerRDMAP && te.Type == rdmap.TypeProtection {
+		rdmap.Layer(te.Layer) == rdmap.LayerRDMAP && te.Type == rdmap.TypeProtection {
 		return &msg.RemoteAccessError{Cause: why}
 	}
 	return why
