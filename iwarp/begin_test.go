@@ -84,10 +84,10 @@ func TestBeginLong(t *testing.T) {
 		return op.UntaggedHeader(1, mo, last, 0).Append(nil)
 	}
 	long := func(stag uint32) []byte { return rdmap.Write.TaggedHeader(stag, 0, true).Append(nil) }
-	full := func(send, response int) func(q *QueuePair) string {
+	full := func(ulpdu int) func(q *QueuePair) string {
 		return func(q *QueuePair) string {
-			if q.rx.fullSend != send || q.rx.fullResponse != response {
-				return "wrong lengths to predict by"
+			if q.rx.long != ulpdu {
+				return "a wrong length to predict by"
 			}
 			return ""
 		}
@@ -103,7 +103,7 @@ func TestBeginLong(t *testing.T) {
 	version := send(rdmap.Send, 0, true)
 	version[0] ^= 3
 	for _, c := range []beginning{
-		{name: "a Write", head: long(good), size: size, come: 5000, want: true, note: full(0, 0)},
+		{name: "a Write", head: long(good), size: size, come: 5000, want: true, note: full(0)},
 		{name: "nothing of its payload", head: long(good), size: size, come: mpa.LengthLen + ddp.TaggedLen, want: true},
 		{name: "a byte of its header is missing", head: long(good), size: size, come: mpa.LengthLen + ddp.TaggedLen - 1},
 		{name: "a byte of its header alone", head: long(good), size: size, come: mpa.LengthLen + 1},
@@ -113,12 +113,12 @@ func TestBeginLong(t *testing.T) {
 		{name: "as much is missing as pays", head: long(good), size: 2 * longMin, come: mpa.LengthLen + ddp.TaggedLen + longMin, want: true},
 		{name: "a byte less is missing", head: long(good), size: 2 * longMin, come: mpa.LengthLen + ddp.TaggedLen + longMin + 1},
 		{name: "a long header in place of much that is missing", head: send(rdmap.Send, 0, true), size: longMin - 1, come: h},
-		{name: "a Write that has no end", head: rdmap.Write.TaggedHeader(good, 0, false).Append(nil), size: size, come: 5000, want: true, note: full(0, 0)},
-		{name: "a Send", head: send(rdmap.Send, 0, true), size: size, come: h + 100, want: true, note: full(0, 0)},
-		{name: "a first segment", head: send(rdmap.Send, 0, false), size: size, come: h + 100, want: true, note: full(size, 0)},
-		{name: "a later segment", head: send(rdmap.Send, 100, false), size: size, come: h + 100, open: 100, want: true, note: full(0, 0)},
-		{name: "an answer to a Read", head: rdmap.ReadResponse.TaggedHeader(5, 0, true).Append(nil), size: 50000, come: 5000, want: true, note: full(0, 0)},
-		{name: "a part of an answer", head: rdmap.ReadResponse.TaggedHeader(5, 0, false).Append(nil), size: size, come: 5000, want: true, note: full(0, size)},
+		{name: "a Write that has no end", head: rdmap.Write.TaggedHeader(good, 0, false).Append(nil), size: size, come: 5000, want: true, note: full(ddp.TaggedLen + size)},
+		{name: "a Send", head: send(rdmap.Send, 0, true), size: size, come: h + 100, want: true, note: full(0)},
+		{name: "a first segment", head: send(rdmap.Send, 0, false), size: size, come: h + 100, want: true, note: full(ddp.UntaggedLen + size)},
+		{name: "a later segment", head: send(rdmap.Send, 100, false), size: size, come: h + 100, open: 100, want: true, note: full(ddp.UntaggedLen + size)},
+		{name: "an answer to a Read", head: rdmap.ReadResponse.TaggedHeader(5, 0, true).Append(nil), size: 50000, come: 5000, want: true, note: full(0)},
+		{name: "a part of an answer", head: rdmap.ReadResponse.TaggedHeader(5, 0, false).Append(nil), size: size, come: 5000, want: true, note: full(ddp.TaggedLen + size)},
 		{name: "longer than is taken", head: long(good), size: 60000, come: 5000},
 		{name: "the first FPDU", head: long(good), size: size, come: 5000, wait: true},
 		{name: "markers", head: long(good), size: size, come: 5000, mark: true},
@@ -235,8 +235,7 @@ func TestBeginLong(t *testing.T) {
 					}
 					var placed []byte
 					if s.op != rdmap.Write {
-						sg, _ := q.rx.list(s)
-						ref, out := q.mem.pieceOf(sg, uint64(c.open), uint64(len(p)))
+						ref, out := q.rx.listTarget(s, 0, uint64(len(p)))
 						if out != regmem.OK {
 							t.Fatal(out)
 						}

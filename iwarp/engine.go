@@ -23,10 +23,7 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 
 // Plan implements [frameio.Planner]: it adds the memory for the missing and for the predicted
 // payload.
-func (e *engine) Plan(p *frameio.Plan) error {
-	e.rx.Plan(p)
-	return nil
-}
+func (e *engine) Plan(p *frameio.Plan) { e.rx.Plan(p) }
 
 // Landed implements [frameio.Planner].
 func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {

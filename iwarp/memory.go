@@ -31,8 +31,9 @@ func (m *memory) check(stag uint32, to, n uint64, need regmem.Rights) regmem.Out
 	return m.dev.reg.Check(stag, to, n, m.pd.dom, m, need)
 }
 
-// within returns n bytes at offset to of the region that pin holds, for the rights in need.
-func (m *memory) within(pin regmem.Ref, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
+// within returns n bytes at offset to of the region that pin holds, for the rights in need. The
+// result has no separate pin.
+func (m *memory) within(pin regmem.Ref, to, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
 	return regmem.Within(pin, to, n, m.pd.dom, m, need)
 }
 
@@ -51,8 +52,9 @@ func (m *memory) checkList(sg []SGE) (n uint64, err error) {
 }
 
 // pieceOf pins the memory of a list from offset off on: at most n bytes, up to the end of the
-// element that contains off. The outcome is regmem.OutOfBounds if the list ends before off.
-func (m *memory) pieceOf(sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome) {
+// element that contains off. The outcome is regmem.OutOfBounds if the list ends before off. If held
+// pins the region already, the result has no separate pin.
+func (m *memory) pieceOf(held regmem.Ref, sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome) {
 	for i := range sg {
 		s := &sg[i]
 		l := s.length()
@@ -60,7 +62,7 @@ func (m *memory) pieceOf(sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome) {
 			off -= l
 			continue
 		}
-		return s.pin(m, off, min(l-off, n), regmem.LocalWrite)
+		return s.pin(m, held, off, min(l-off, n), regmem.LocalWrite)
 	}
 	return regmem.Ref{}, regmem.OutOfBounds
 }
@@ -69,11 +71,11 @@ func (m *memory) pieceOf(sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome) {
 // not accessible any more.
 func (m *memory) move(to, from []SGE, n uint64) {
 	for off := uint64(0); off < n; {
-		src, out := m.pieceOf(from, off, n-off)
+		src, out := m.pieceOf(regmem.Ref{}, from, off, n-off)
 		if out != regmem.OK {
 			return
 		}
-		dst, out := m.pieceOf(to, off, uint64(src.Len()))
+		dst, out := m.pieceOf(regmem.Ref{}, to, off, uint64(src.Len()))
 		k := dst.Len()
 		if out == regmem.OK {
 			dst.CopyFrom(src.B()[:k])

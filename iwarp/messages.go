@@ -37,13 +37,9 @@ func (r *receiver) beginWrite(s *segment) refusal {
 	if s.size == 0 {
 		return refusal{}
 	}
-	var out regmem.Outcome
-	s.at, out = r.reach(s.tagged.STag, s.tagged.TO, uint64(s.size), regmem.RemoteWrite)
+	ref, out := r.writeTarget(s, 0, uint64(s.size))
+	s.at = r.Hold(ref) // nil for far memory: the placer then pins the memory later
 	return refusal{ddp: writeFault(refine(out, s.tagged.TO, uint64(s.size)))}
-}
-
-func (r *receiver) writeTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
-	return r.mem.access(s.tagged.STag, s.tagged.TO+off, n, regmem.RemoteWrite)
 }
 
 // endWrite counts the placed bytes of the segment. The ULP is not notified.
@@ -60,7 +56,7 @@ func (r *receiver) failWrite(s *segment, out regmem.Outcome, err error) {
 func (r *receiver) beginResponse(s *segment) refusal {
 	p, df, rf := r.reads.check(s.tagged, s.size)
 	if p != nil && s.size > 0 {
-		s.at = r.reachList(p.w.sg[:p.w.nsg], uint64(p.got), uint64(s.size))
+		r.reachList(s)
 	}
 	return refusal{df, rf}
 }
@@ -125,7 +121,7 @@ func (r *receiver) beginSend(s *segment) refusal {
 		return refusal{rdmap: rdmap.UnexpectedOpcode}
 	}
 	if f == ddp.OK && !s.op.IsImmediate() {
-		s.at = r.reachList(r.box.sg(), uint64(h.MO), uint64(s.size))
+		r.reachList(s)
 	}
 	return refusal{ddp: f}
 }

@@ -5,83 +5,54 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// reach returns the n bytes at offset to of the region with the given STag of the peer. The outcome
-// is regmem.OK if the region allows the rights in need; otherwise the bytes are nil. The bytes are
-// nil with regmem.OK too if the placer cannot hold the pin, as for far memory. The placer then pins
-// the memory later, piece by piece.
-func (r *receiver) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
-	if m := regmem.RegionOf(r.Held()); m != nil && m.Handle() == stag {
-		return r.mem.within(r.Held(), to, n, need)
+// writeTarget is the messageType.target of RDMA Writes.
+func (r *receiver) writeTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
+	h := &s.tagged
+	if m := regmem.RegionOf(r.Held()); m != nil && m.Handle() == h.STag {
+		return r.mem.within(r.Held(), h.TO+off, n, regmem.RemoteWrite)
 	}
-	ref, out := r.mem.access(stag, to, n, need)
-	if out == regmem.OK && !r.Hold(ref) {
-		ref.Release()
-		return nil, out
-	}
-	return ref.B(), out
-}
-
-// reachList returns n bytes from offset off of a list of local memory. The bytes must lie in one
-// element, whose memory is unregistered or pinned by the placer; otherwise reachList returns nil.
-func (r *receiver) reachList(sg []SGE, off, n uint64) []byte {
-	for i := range sg {
-		s := &sg[i]
-		l := s.length()
-		if off >= l {
-			off -= l
-			continue
-		}
-		if n > l-off {
-			return nil
-		}
-		if s.Region == nil {
-			return s.Buf[off : off+n]
-		}
-		if m := s.Region.r; regmem.RegionOf(r.Held()) == m {
-			b, _ := r.mem.within(r.Held(), m.Base()+s.Off+off, n, regmem.LocalWrite)
-			return b
-		}
-		if ref, out := s.pin(&r.mem, off, n, regmem.LocalWrite); out != regmem.OK {
-			return nil
-		} else if r.Hold(ref) {
-			return ref.B()
-		} else {
-			ref.Release()
-			return nil
-		}
-	}
-	return nil
-}
-
-// list returns the memory of a Send's receive or of a Read's sink, and the offset in the list where
-// the payload of the segment begins.
-func (r *receiver) list(s *segment) (sg []SGE, off uint64) {
-	if s.op == rdmap.ReadResponse {
-		p := r.reads.Front()
-		return p.w.sg[:p.w.nsg], uint64(p.got)
-	}
-	return r.box.sg(), uint64(s.un.MO)
+	return r.mem.access(h.STag, h.TO+off, n, regmem.RemoteWrite)
 }
 
 // listTarget is the messageType.target of Sends and Read Responses, whose payload goes to the
-// memory of a local request.
+// memory of a local request: a receive, or our oldest Read.
 func (r *receiver) listTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
-	sg, from := r.list(s)
-	return r.mem.pieceOf(sg, from+off, n)
+	if s.op == rdmap.ReadResponse {
+		p := r.reads.Front()
+		return r.mem.pieceOf(r.Held(), p.w.sg[:p.w.nsg], uint64(p.got)+off, n)
+	}
+	return r.mem.pieceOf(r.Held(), r.box.sg(), uint64(s.un.MO)+off, n)
 }
 
-// isFar reports whether memory of the segment is far, so that nothing can be read directly into the
-// memory. The result is true too for a Write to a region closed in the meantime.
-func (r *receiver) isFar(s *segment) bool {
-	if s.op == rdmap.Write {
-		m := r.mem.dev.reg.Lookup(s.tagged.STag)
-		return m == nil || m.Far()
+// reachList sets s.at to the memory for the payload of a Send or a Read Response if the memory is in
+// one element of the list. Otherwise the placer pins the memory later, piece by piece.
+func (r *receiver) reachList(s *segment) {
+	ref, _ := r.listTarget(s, 0, uint64(s.size))
+	if ref.Len() < s.size {
+		ref.Release()
+	} else {
+		s.at = r.Hold(ref)
 	}
-	sg, _ := r.list(s)
-	for i := range sg {
-		if m := sg[i].Region; m != nil && m.r.Far() {
-			return true
+}
+
+// direct reports whether a read can put the payload of s directly into the memory, because no part
+// of the memory is far. If at is not nil, a read has put the payload from offset off on there; then
+// the memory at off must begin at at.
+func (r *receiver) direct(t *messageType, s *segment, off int, at []byte) bool {
+	if at == nil {
+		off = 0
+	}
+	for i := off; i < s.size; {
+		ref, out := t.target(r, s, uint64(i), uint64(s.size-i))
+		if out != regmem.OK {
+			return at == nil // Target reports the fault
 		}
+		n := ref.Len()
+		ref.Release()
+		if ref.Far() || at != nil && i == off && &ref.B()[0] != &at[0] {
+			return false
+		}
+		i += n
 	}
-	return false
+	return true
 }

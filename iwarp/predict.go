@@ -23,34 +23,26 @@ const (
 
 // A guess holds the data for predicting segments.
 type guess struct {
-	longOp rdmap.Opcode // opcode of the last segment that was read into place
-	// Payload bytes of the last segment to begin a message on queue 0 without ending the message,
-	// or 0.
-	fullSend  int
-	lastSend  uint32 // length of the last message on queue 0 of more than one segment
-	sendGuess uint32 // predicted length of the current message; 0 if none was predicted
-	// Payload bytes of the last Read Response segment without the last flag, or 0.
-	fullResponse int
-	see          budget.Budget // decides whether to look ahead for Writes
+	longOp    rdmap.Opcode // opcode of the last segment that was read into place
+	long      int          // length of the last such ULPDU that did not end a message, or 0
+	lastSend  uint32       // length of the last message on queue 0 of more than one segment
+	sendGuess uint32       // predicted length of the current message; 0 if none was predicted
+
+	see budget.Budget // decides whether to look ahead for Writes
 }
 
 // begun records s, a segment whose payload is read into place.
 func (g *guess) begun(s *segment) {
 	g.longOp = s.op
-	switch {
-	case s.last:
-	case s.op == rdmap.ReadResponse:
-		g.fullResponse = s.size
-	case s.op.IsSend() && s.un.MO == 0:
-		g.fullSend = s.size
+	if !s.last {
+		g.long = headerLen(s.op) + s.size
 	}
 }
 
-// addSegment predicts a segment with n bytes of headers above MPA, whose payload goes to place. It
-// returns false if there is no room for the segment.
-func addSegment(to *placer.Predictions, n int, place []byte) bool {
-	u := n + len(place)
-	return to.Add(mpa.LengthLen+n, place, mpa.FPDULen(u)-mpa.LengthLen-u)
+// addSegment predicts a segment with hl bytes of headers above MPA and n bytes of payload. See
+// [placer.Predictions.Add].
+func addSegment(to *placer.Predictions, hl int, place regmem.Ref, n int) bool {
+	return to.Add(mpa.LengthLen+hl, place, n, trailerLen(hl+n))
 }
 
 // Predict implements [placer.Wire]. It predicts the segments after the current or last one, in
@@ -58,8 +50,7 @@ func addSegment(to *placer.Predictions, n int, place []byte) bool {
 // message, or the sinks of our own Reads. RDMA Writes do not state their length, and the memory
 // after a Write may be in use, so Writes are not predicted. Instead, Predict looks ahead at the
 // headers of arrived Writes.
-func (w *frames) Predict(to *placer.Predictions) {
-	r := (*receiver)(w)
+func (r *receiver) Predict(to *placer.Predictions) {
 	if r.life.Load().ended() || !r.first || r.dec.Markers {
 		return
 	}
@@ -74,29 +65,31 @@ func (w *frames) Predict(to *placer.Predictions) {
 	switch {
 	case lent.Open > 0 || lent.Size > 0:
 		r.predictSource(to, lent)
-	case r.longOp == rdmap.ReadResponse && !r.dec.CRC:
-		r.predictReads(to)
 	case r.dec.CRC:
-	case r.longOp.IsSend() && r.predictSend(to):
-	case r.longOp == rdmap.Write || !r.Open():
-		r.seeWrites(to)
+	case r.longOp == rdmap.ReadResponse:
+		r.predictReads(to)
+	default:
+		if r.longOp.IsSend() && r.box.recvs.supply == nil {
+			size := uint32(min(uint64(r.lastSend), r.box.size()))
+			if r.predictSend(to, int(size)); to.Len() > 0 {
+				r.sendGuess = size
+				return
+			}
+		}
+		if r.longOp == rdmap.Write || !r.Open() {
+			r.seeWrites(to)
+		}
 	}
 }
 
 // predictSource predicts the rest of the current message, and the following messages, in the memory
 // named by lent.
 func (r *receiver) predictSource(to *placer.Predictions, lent ulp.Guess) {
-	if r.box.recv != nil {
-		at, last := r.sendEnd()
-		if !last && !r.predictRest(to, at, lent.Open) {
-			return
-		}
+	if !r.predictSend(to, lent.Open) {
+		return
 	}
-	size, full := lent.Header+lent.Size, r.fullSend
-	if full == 0 {
-		full = mpa.MaxSendULPDU - ddp.UntaggedLen
-	}
-	if lent.Size == 0 || lent.Header > min(maxPredictedHeader, full) || size > full && r.fullSend == 0 {
+	size, full := lent.Header+lent.Size, cmp.Or(r.long, mpa.MaxSendULPDU)-ddp.UntaggedLen
+	if lent.Size == 0 || lent.Header > min(maxPredictedHeader, full) || size > full && r.long == 0 {
 		return
 	}
 	come := math.MaxInt
@@ -105,16 +98,14 @@ func (r *receiver) predictSource(to *placer.Predictions, lent ulp.Guess) {
 	}
 	for p := lent.Payload; len(p) >= lent.Size; p = p[lent.Size:] {
 		if !to.Try(func() bool {
-			for at := 0; at < size; {
-				k := min(full, size-at)
+			if !to.Segments(0, size, full, func(at, n int) bool {
 				h := 0
 				if at == 0 {
 					h = lent.Header
 				}
-				if !addSegment(to, ddp.UntaggedLen+h, p[at+h-lent.Header:][:k-h]) {
-					return false
-				}
-				at += k
+				return addSegment(to, ddp.UntaggedLen+h, regmem.Of(p[at+h-lent.Header:][:n-h]), n-h)
+			}) {
+				return false
 			}
 			lent.Partial--
 			return lent.Partial >= 0 || come >= to.Next()
@@ -124,61 +115,28 @@ func (r *receiver) predictSource(to *placer.Predictions, lent ulp.Guess) {
 	}
 }
 
-// sendEnd returns the offset where the current message on queue 0 continues after the current
-// segment, and whether the current segment is the last.
-func (r *receiver) sendEnd() (at int, last bool) {
-	if r.Open() && r.seg.op.IsSend() {
-		return int(r.seg.un.MO) + r.seg.size, r.seg.last
-	}
+// predictSend predicts the rest of the current message on queue 0, if there is one, assuming a
+// message of size bytes. It returns false if later segments cannot be predicted.
+func (r *receiver) predictSend(to *placer.Predictions, size int) bool {
 	n, open := r.queues[rdmap.QueueSend].Open()
-	return int(n), !open
+	at := int(n)
+	if r.Open() && r.seg.op.IsSend() {
+		at, open = int(r.seg.un.MO)+r.seg.size, !r.seg.last
+	}
+	if !open || r.box.recv == nil {
+		return true
+	}
+	return r.long > 0 && r.predictList(to, ddp.UntaggedLen, r.box.sg(), at, size)
 }
 
-// predictRest predicts the rest of the current message from offset at on, assuming a message of
-// size bytes. It returns false if later segments cannot be predicted.
-func (r *receiver) predictRest(to *placer.Predictions, at, size int) bool {
-	if r.fullSend == 0 {
-		return false
-	}
-	return r.predictList(to, ddp.UntaggedLen, r.box.sg(), at, size, r.fullSend)
-}
-
-// predictList predicts segments with full bytes of payload each, for the bytes at to size-1 of a
-// list. It returns false unless all were predicted.
-func (r *receiver) predictList(to *placer.Predictions, header int, sg []SGE, at, size, full int) bool {
-	for at < size {
-		n := min(full, size-at)
-		ref, _ := r.mem.pieceOf(sg, uint64(at), uint64(n))
-		if b := to.Pin(ref, n); b == nil || !addSegment(to, header, b) {
-			return false
-		}
-		at += n
-	}
-	return at == size
-}
-
-// predictSend predicts the rest of the current message, assuming the length of the last message of
-// several segments. It returns false if nothing was predicted.
-func (r *receiver) predictSend(to *placer.Predictions) bool {
-	at, last := r.sendEnd()
-	if last || r.box.recv == nil || r.box.recvs.supply != nil {
-		return false
-	}
-	r.sendGuess = uint32(min(uint64(r.lastSend), r.box.size()))
-	r.predictRest(to, at, int(r.sendGuess))
-	return to.Len() > 0
-}
-
-// sendMissed reports whether the prediction of the current message was wrong. u holds the headers
-// of a segment with n bytes of payload. The prediction was wrong if the segment belongs to another
-// message, or ends the message early. The caller then takes back the bytes read after the segment
-// before delivering the message.
-func (r *receiver) sendMissed(u []byte, n int) bool {
-	if r.sendGuess == 0 {
-		return false
-	}
-	h, _, err := ddp.ParseUntagged(u)
-	return err != nil || h.Last && int(h.MO)+n != int(r.sendGuess)
+// predictList predicts segments for the bytes at to size-1 of a list. It returns false unless all
+// were predicted.
+func (r *receiver) predictList(to *placer.Predictions, header int, sg []SGE, at, size int) bool {
+	full := cmp.Or(r.long, mpa.MaxSendULPDU) - header
+	return to.Segments(at, size, full, func(at, n int) bool {
+		ref, _ := r.mem.pieceOf(regmem.Ref{}, sg, uint64(at), uint64(n))
+		return addSegment(to, header, ref, n)
+	})
 }
 
 // predictReads predicts the rest of the current Read Response and the following responses.
@@ -190,13 +148,12 @@ func (r *receiver) predictReads(to *placer.Predictions) {
 			off += s.size
 		}
 	}
-	full := cmp.Or(r.fullResponse, mpa.MaxSendULPDU-ddp.TaggedLen)
 	for i := 0; ; i++ {
 		p := r.reads.At(i)
-		if p == nil || p.w == nil || p.atomic || r.fullResponse == 0 && int(p.size)-off > full {
+		if p == nil || p.w == nil || p.atomic || r.long == 0 && int(p.size)-off > mpa.MaxSendULPDU-ddp.TaggedLen {
 			return
 		}
-		if off < int(p.size) && !r.predictList(to, ddp.TaggedLen, p.w.sg[:p.w.nsg], off, int(p.size), full) {
+		if !r.predictList(to, ddp.TaggedLen, p.w.sg[:p.w.nsg], off, int(p.size)) {
 			return
 		}
 		off = 0
@@ -226,10 +183,7 @@ func (r *receiver) seeWrites(to *placer.Predictions) {
 			break
 		}
 		ref, out := r.mem.access(h.STag, h.TO, uint64(size), regmem.RemoteWrite)
-		if out != regmem.OK {
-			break
-		}
-		if b := to.Pin(ref, size); b == nil || !addSegment(to, n, b) {
+		if out != regmem.OK || !addSegment(to, n, ref, size) {
 			break
 		}
 	}

@@ -43,7 +43,7 @@ func TestAheadGuarded(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Pretend that an earlier Send was as long as this one, since otherwise nothing is predicted.
-			q.link.fc.WithReceiver(func() { q.rx.lastSend, q.rx.fullSend = size, full })
+			q.link.fc.WithReceiver(func() { q.rx.lastSend, q.rx.long = size, ddp.UntaggedLen+full })
 			var fs [][]byte
 			for at := 0; at < size; at += full {
 				fs = append(fs, p.enc.Append(nil, seg(rdmap.Send, 0, 1, uint32(at), at+full == size, body[at:at+full])))

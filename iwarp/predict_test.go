@@ -89,7 +89,7 @@ func TestReadsAhead(t *testing.T) {
 						t.Fatalf("round %d: %+v", round, c)
 					}
 				}
-				q.link.fc.WithReceiver(func() { most = max(most, cap(q.rx.Ahead())) })
+				q.link.fc.WithReceiver(func() { most = max(most, cap(q.rx.Planned())) })
 				if done += n; n == 0 && (len(stream) > 0 || done == len(bufs)+1) {
 					break
 				}
@@ -115,7 +115,7 @@ func TestReadsAhead(t *testing.T) {
 		t.Errorf("at most %d pieces of memory were read to ahead", most)
 	}
 	q.link.fc.WithReceiver(func() {
-		if len(q.rx.Ahead()) > 0 {
+		if len(q.rx.Planned()) > 0 {
 			t.Error("memory is pinned still")
 		}
 	})

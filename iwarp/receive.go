@@ -34,23 +34,21 @@ type receiver struct {
 // receive handles the FPDUs at the front of p, as [frameio.Protocol] requires. After the end of the
 // stream, receive drops all bytes.
 func (r *receiver) receive(p []byte, mayPlan bool) (n, missing int, err error) {
+	if !r.life.Load().ended() {
+		if r.far == nil && r.mem.dev.far.Load() {
+			r.far = new(farWrites)
+		}
+		n, missing, err = r.Receive(p, mayPlan)
+		r.placePostponed()
+		r.far.taking(nil)
+		r.publish()
+	}
 	if r.life.Load().ended() {
 		// tearDown waits for the receive role once. After that, posted and completed requests
 		// belong to tearDown.
 		r.Drop()
 		return len(p), 0, nil
 	}
-	if r.far == nil && r.mem.dev.far.Load() {
-		r.far = new(farWrites)
-	}
-	n, missing, err = r.Receive(p, mayPlan)
-	r.placePostponed()
-	r.far.taking(nil)
-	if r.life.Load().ended() {
-		n, missing = len(p), 0
-		r.Drop()
-	}
-	r.publish()
 	return n, missing, err
 }
 
@@ -109,39 +107,34 @@ func (r *receiver) badFPDU(err error) {
 	r.life.fault(rdmap.TerminateMPA(uint8(code)), err)
 }
 
-// firstFPDU allows a Responder to send FPDUs, because u, the first FPDU of the peer, has arrived.
-// swallow is true if u is a ready message, so that u must not use up a receive. [MPA-7.1.2-15]
-// [I-08] [I-21]
-func (r *receiver) firstFPDU(u []byte) (swallow bool) {
+// firstFPDU allows a Responder to send FPDUs, because the peer's first FPDU has arrived. kind is the
+// kind of ready message that the FPDU may be, or 0. ready is true if the FPDU is a ready message on
+// queue 0, which must not use up a receive. [MPA-7.1.2-15] [I-08] [I-21]
+func (r *receiver) firstFPDU(kind mpa.RTR) (ready bool) {
+	r.first = true
 	if r.responder == nil {
 		return false
 	}
-	kind := rtrKind(u)
-	rtr := r.responder.FirstFPDU(kind)
+	ready = r.responder.FirstFPDU(kind) && kind == mpa.RTRSend
 	r.responder = nil
 	r.life.firstCame()
 	r.life.open.Store(true)
 	r.kick = true
-	return rtr && kind == mpa.RTRSend
+	return ready
 }
 
-// rtrKind returns the possible kind of the ready message u, or 0 if u cannot be a ready message.
-func rtrKind(u []byte) mpa.RTR {
-	if ddp.IsTagged(u[0]) {
-		h, n, err := ddp.ParseTagged(u)
-		if _, op := rdmap.ParseControl(h.RsvdULP); err == nil && len(u) == n && op == rdmap.Write {
-			return mpa.RTRWrite
-		}
-		return 0
-	}
-	h, n, err := ddp.ParseUntagged(u)
-	_, op := rdmap.ParseControl(h.RsvdULP[0])
+// rtrKind returns the kind of ready message that s may be, or 0 if s is none. f is the fault found
+// by parse.
+func (s *segment) rtrKind(f refusal) mpa.RTR {
 	switch {
-	case err != nil || !h.Last || h.MSN != ddp.FirstMSN:
-	case op == rdmap.Send && h.QN == rdmap.QueueSend && len(u) == n:
+	case !f.ok():
+	case s.op == rdmap.Write && s.size == 0:
+		return mpa.RTRWrite
+	case s.op.Tagged() || !s.last || s.un.MSN != ddp.FirstMSN:
+	case s.op == rdmap.Send && s.size == 0:
 		return mpa.RTRSend
-	case op == rdmap.ReadRequestOp && h.QN == rdmap.QueueReadRequest:
-		if r, _, err := rdmap.ParseReadRequest(u[n:]); err == nil && r.Size == 0 {
+	case s.op == rdmap.ReadRequestOp:
+		if r, _, err := rdmap.ParseReadRequest(s.payload()); err == nil && r.Size == 0 {
 			return mpa.RTRRead
 		}
 	}

@@ -72,7 +72,7 @@ func (x *writeTarget) check(t *testing.T) {
 
 // seen returns the largest number of segments that one read has predicted.
 func (x *writeTarget) seen() (n int) {
-	x.q.link.fc.WithReceiver(func() { n = cap(x.q.rx.Ahead()) })
+	x.q.link.fc.WithReceiver(func() { n = cap(x.q.rx.Planned()) })
 	return n
 }
 
@@ -136,7 +136,7 @@ func TestWritesSeen(t *testing.T) {
 		t.Errorf("at most %d places were read to ahead", most)
 	}
 	x.q.link.fc.WithReceiver(func() {
-		if len(x.q.rx.Ahead()) > 0 {
+		if len(x.q.rx.Planned()) > 0 {
 			t.Error("memory is pinned still")
 		}
 	})

@@ -49,11 +49,8 @@ type segment struct {
 // payload returns the arrived part of the payload.
 func (s *segment) payload() []byte { return s.u[headerLen(s.op):] }
 
-// trailerLen returns the number of bytes of pad and CRC after the payload.
-func (s *segment) trailerLen() int {
-	n := headerLen(s.op) + s.size
-	return mpa.FPDULen(n) - mpa.LengthLen - n
-}
+// trailerLen returns the number of bytes of pad and CRC after a ULPDU of n bytes.
+func trailerLen(n int) int { return mpa.FPDULen(n) - mpa.LengthLen - n }
 
 // A refusal is a fault of DDP or RDMAP in a segment. The zero value means no fault.
 type refusal struct {
@@ -109,16 +106,10 @@ func (r *receiver) refuse(s *segment, f refusal, cause error) {
 	r.life.fault(t, cause)
 }
 
-// frames is the receiver as a [placer.Wire], interpreting received FPDUs.
-type frames receiver
-
-var _ placer.Wire = (*frames)(nil)
-
 // Next implements [placer.Wire]. It verifies an FPDU before using any part. With CRCs off, a long
 // FPDU may be begun before complete arrival. Bytes after the end of the stream are ignored.
 // [DDP-7.1-16] [MPA-8-8]
-func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []byte, ok bool, err error) {
-	r := (*receiver)(w)
+func (r *receiver) Next(p []byte, early bool, f *placer.Frame) (n int, payload []byte, ok bool, err error) {
 	if r.life.Load().ended() {
 		return 0, nil, false, nil
 	}
@@ -131,20 +122,16 @@ func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []b
 		r.placePostponed() // the postponed segments precede the invalid FPDU
 		r.badFPDU(err)
 		return 0, nil, false, nil
-	case n == 0:
-		if !early || r.placePostponed() {
-			return 0, nil, false, nil
+	case n > 0:
+		if !r.dec.Markers {
+			r.far.taking(p)
 		}
-		payload, ok = r.beginLong(p, longMin, nil, f) // [I-22]
-		if ok {
+		payload, ok = r.fpdu(u, f) // [DDP-3-4] [DDP-3-8]
+	case early && !r.placePostponed():
+		if payload, ok = r.beginLong(p, longMin, nil, f); ok { // [I-22]
 			n = len(p)
 		}
-		return n, payload, ok, nil
 	}
-	if !r.dec.Markers {
-		r.far.taking(p)
-	}
-	payload, ok = r.fpdu(u, f) // [DDP-3-4] [DDP-3-8]
 	return n, payload, ok, nil // [MPA-3-8]
 }
 
@@ -156,20 +143,17 @@ func (r *receiver) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
 		r.life.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
 		return nil, false
 	}
-	swallow := false
-	if !r.first {
-		r.first = true
-		swallow = r.firstFPDU(u)
-	}
 	s := &r.seg
-	if f := s.parse(u, len(u), r.ext); !f.ok() {
+	fault := s.parse(u, len(u), r.ext)
+	ready := !r.first && r.firstFPDU(s.rtrKind(fault))
+	if !fault.ok() {
 		if !r.placePostponed() {
-			r.refuse(s, f, nil)
+			r.refuse(s, fault, nil)
 		}
 		return nil, false
 	}
 	r.stats.received(s)
-	if swallow { // a ready message, which uses up no receive [I-08]
+	if ready { // uses up no receive [I-08]
 		r.queues[rdmap.QueueSend].Placed(s.un, 0)
 		return nil, false
 	}
@@ -189,10 +173,8 @@ func (r *receiver) judge(s *segment, frame *placer.Frame) (payload []byte, ok bo
 		return nil, false
 	}
 	if t.target == nil || s.at != nil || s.size == 0 { // no step is left for the placer
-		if t.target != nil {
-			copy(s.at, s.payload())
-			s.at = nil // the pin may be released
-		}
+		copy(s.at, s.payload())
+		s.at = nil // the pin may be released
 		t.end(r, s)
 		return nil, false
 	}
@@ -219,7 +201,8 @@ func (c *counters) received(s *segment) {
 // can be used at once, or memory lent for the message. On any fault ok is false, and the staged
 // path finds and reports the fault. at is the memory into which the payload after p was already
 // read, or nil. ok is false too if the payload in at belongs elsewhere, because moving the payload
-// could overwrite later payload. [I-22] [MPA-4.4-8]
+// could overwrite later payload, and if a Send does not end as predicted, because the bytes read
+// after the Send must be taken back before the delivery. [I-22] [MPA-4.4-8]
 func (r *receiver) beginLong(p []byte, least int, at []byte, f *placer.Frame) (payload []byte, ok bool) {
 	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
 		return nil, false
@@ -234,11 +217,11 @@ func (r *receiver) beginLong(p []byte, least int, at []byte, f *placer.Frame) (p
 	if f := s.parse(u, ulpdu, r.ext); !f.ok() { // also if the header has not arrived completely
 		return nil, false
 	}
-	t := &messageTypes[s.op]
-	if t.target == nil || !t.begin(r, s).ok() || r.isFar(s) {
+	if at != nil && r.sendGuess > 0 && (!s.op.IsSend() || s.last && s.un.MO+uint32(s.size) != r.sendGuess) {
 		return nil, false
 	}
-	if at != nil && !r.belongs(t, s, uint64(len(u)-hl), at) {
+	t := &messageTypes[s.op]
+	if t.target == nil || !t.begin(r, s).ok() || !r.direct(t, s, len(u)-hl, at) {
 		return nil, false
 	}
 	r.active.received.Add(1)
@@ -246,69 +229,51 @@ func (r *receiver) beginLong(p []byte, least int, at []byte, f *placer.Frame) (p
 	s.crc = mpa.CRC(0, p[:mpa.LengthLen+hl])
 	s.u = s.hdr[:copy(s.hdr[:], u[:hl])]
 	r.begun(s)
-	f.Begin(s.size, s.trailerLen(), s.at)
+	f.Begin(s.size, trailerLen(ulpdu), s.at)
 	return u[hl:], true
-}
-
-// belongs reports whether the payload of a segment from offset off on belongs at the beginning of
-// at. It checks only the first contiguous piece of memory.
-func (r *receiver) belongs(t *messageType, s *segment, off uint64, at []byte) bool {
-	ref, out := t.target(r, s, off, uint64(len(at)))
-	if out != regmem.OK {
-		return false
-	}
-	defer ref.Release()
-	return !ref.Far() && &ref.B()[0] == &at[0]
 }
 
 // Predicted implements [placer.Wire]. It begins the predicted segment if the header in p fits the
 // prediction; otherwise ok is false and nothing has changed.
-func (w *frames) Predicted(p, place []byte, come int, f *placer.Frame) (payload []byte, ok bool, err error) {
-	r := (*receiver)(w)
-	if r.life.Load().ended() || len(p) <= mpa.LengthLen {
+func (r *receiver) Predicted(p, place []byte, arrived int, f *placer.Frame) (payload []byte, ok bool, err error) {
+	if r.life.Load().ended() {
 		return nil, false, nil
 	}
 	_, ulpdu, err := r.dec.Need(p)
-	if err != nil || mpa.LengthLen+ulpdu != len(p)+len(place) || r.sendMissed(p[mpa.LengthLen:], len(place)) ||
-		r.full(p, come) {
-		return nil, false, nil
+	if err == nil && mpa.LengthLen+ulpdu == len(p)+len(place) && !r.full(p, arrived) {
+		payload, ok = r.beginLong(p, 1, place, f)
 	}
-	payload, ok = r.beginLong(p, 1, place, f)
 	return payload, ok, nil
 }
 
 // Target implements [placer.Wire]. If the memory is not accessible any more, Target ends the stream
 // and returns empty memory, so that the bytes are dropped.
-func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
-	r := (*receiver)(w)
-	s := &r.seg
-	t := &messageTypes[s.op]
+func (r *receiver) Target(off, n int) regmem.Ref {
 	if r.life.Load().ended() {
 		return regmem.Ref{} // the bytes are read and dropped, so that our Terminate arrives [I-36]
 	}
+	s := &r.seg
+	t := &messageTypes[s.op]
 	ref, out := t.target(r, s, uint64(off), uint64(n))
 	if out != regmem.OK {
 		t.fail(r, s, out, nil)
-		return regmem.Ref{}
 	}
 	return ref
 }
 
 // Lost implements [placer.Wire]. It ends the stream, because memory of the current segment faulted.
-func (w *frames) Lost(err error) {
-	r := (*receiver)(w)
+func (r *receiver) Lost(err error) {
 	messageTypes[r.seg.op].fail(r, &r.seg, regmem.NoRegion, err)
 }
 
 // End implements [placer.Wire]. It delivers a segment. If the segment was read into place and has a
 // CRC, End verifies the CRC first.
-func (w *frames) End(trailer []byte) error {
-	r := (*receiver)(w)
+func (r *receiver) End(trailer []byte) error {
 	s := &r.seg
 	if r.life.Load().ended() {
 		return nil
 	}
-	if len(trailer) > 0 {
+	if len(trailer) > 0 && r.dec.CRC {
 		if err := r.verify(s, trailer); err != nil {
 			r.badFPDU(err)
 			return nil
@@ -318,11 +283,8 @@ func (w *frames) End(trailer []byte) error {
 	return nil
 }
 
-// verify checks the CRC of a segment read into place. Without CRCs, verify returns nil.
+// verify checks the CRC of a segment read into place.
 func (r *receiver) verify(s *segment, trailer []byte) error {
-	if !r.dec.CRC {
-		return nil
-	}
 	crc := s.crc
 	for off := 0; off < s.size; {
 		ref, out := r.listTarget(s, uint64(off), uint64(s.size-off))

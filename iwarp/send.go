@@ -313,14 +313,13 @@ func (t *sender) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Opcod
 // piece pins n bytes at offset off of an element of a request. If the batch has pinned the region
 // already, ref has no separate pin. ok is false if the memory is not accessible.
 func (t *sender) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.Ref, ok bool) {
-	if s.Region != nil {
-		r := s.Region.r
-		if pin, ok := b.Pinned(r); ok && !r.Far() {
-			p, out := t.mem.within(pin, r.Base()+s.Off+off, n, regmem.LocalRead)
-			return regmem.Of(p), out == regmem.OK
+	var pin regmem.Ref
+	if s.Region != nil && !s.Region.r.Far() {
+		if p, ok := b.Pinned(s.Region.r); ok {
+			pin = p
 		}
 	}
-	ref, out := s.pin(&t.mem, off, n, regmem.LocalRead)
+	ref, out := s.pin(&t.mem, pin, off, n, regmem.LocalRead)
 	return ref, out == regmem.OK
 }
 
@@ -405,7 +404,9 @@ func (t *sender) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off, n 
 		switch ref, ok = t.piece(b, s, off, k); {
 		case !ok:
 		case t.fetches(ref) && w.nsg == 1:
-			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) { return s.pin(&t.mem, off, n, regmem.LocalRead) })
+			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) {
+				return s.pin(&t.mem, regmem.Ref{}, off, n, regmem.LocalRead)
+			})
 		case t.fetches(ref):
 			ref, ok = t.copies.fetch(ref)
 		case !touchable(ref):

@@ -111,7 +111,7 @@ func TestSendsAhead(t *testing.T) {
 				stream = stream[k:]
 			}
 			q.SendCQ().Poll()
-			q.link.fc.WithReceiver(func() { most.Store(max(most.Load(), int64(cap(q.rx.Ahead())))) })
+			q.link.fc.WithReceiver(func() { most.Store(max(most.Load(), int64(cap(q.rx.Planned())))) })
 			if end() {
 				t.Fatalf("round %d: %d Sends of %d", round, taken.Load(), n)
 			}
@@ -123,7 +123,7 @@ func TestSendsAhead(t *testing.T) {
 		t.Errorf("at most %d places were read to ahead", most.Load())
 	}
 	q.link.fc.WithReceiver(func() {
-		if len(q.rx.Ahead()) > 0 {
+		if len(q.rx.Planned()) > 0 {
 			t.Error("memory is pinned still")
 		}
 	})

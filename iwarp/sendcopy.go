@@ -71,7 +71,7 @@ func (t *sender) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
 	if r := &m.read; m.in != nil {
 		ref, out = t.mem.access(r.SourceSTag, r.SourceTO+off, n, regmem.RemoteRead) // [I-43] [I-61]
 	} else {
-		ref, out = m.w.sg[0].pin(&t.mem, off, n, regmem.LocalRead)
+		ref, out = m.w.sg[0].pin(&t.mem, regmem.Ref{}, off, n, regmem.LocalRead)
 	}
 	if out == regmem.OK && (ref.Guarded() || ref.Far()) {
 		ref.Release()

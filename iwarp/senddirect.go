@@ -108,7 +108,7 @@ func (t *sender) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) {
 		if k == 0 {
 			continue
 		}
-		ref, out := s.pin(&t.mem, 0, k, regmem.LocalRead)
+		ref, out := s.pin(&t.mem, regmem.Ref{}, 0, k, regmem.LocalRead)
 		if out != regmem.OK {
 			return 0
 		}

@@ -227,7 +227,7 @@ func (w *sendWQE) copyInline(sg []SGE, mem *memory) error {
 	for i := range sg {
 		s := &sg[i]
 		n := s.length()
-		ref, out := s.pin(mem, 0, n, regmem.LocalRead)
+		ref, out := s.pin(mem, regmem.Ref{}, 0, n, regmem.LocalRead)
 		if out != regmem.OK {
 			return fmt.Errorf("%w: %v", ErrInvalid, out)
 		}

@@ -233,7 +233,7 @@ func TestSourceStream(t *testing.T) {
 				if s.guesses == 0 {
 					t.Errorf("crc %t, partial %d: nothing was guessed", crc, partial)
 				}
-				if len(q.rx.Ahead()) > 0 {
+				if len(q.rx.Planned()) > 0 {
 					t.Error("memory is pinned still")
 				}
 			})

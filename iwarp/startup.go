@@ -272,7 +272,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	} else {
 		t.refreshMSS()
 	}
-	q.rx.Wire, q.rx.responder = (*frames)(&q.rx), r
+	q.rx.Wire, q.rx.responder = &q.rx, r
 	if q.recvs.supply != nil {
 		q.rx.unread = &unread{link: &q.link}
 	}

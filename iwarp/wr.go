@@ -60,12 +60,18 @@ func (s *SGE) check(mem *memory) error {
 }
 
 // pin pins n bytes at offset off of the element for the rights in need. The range must be within
-// the element, as ensured by check. Unregistered memory needs no pin.
-func (s *SGE) pin(mem *memory, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
+// the element, as ensured by check. Unregistered memory needs no pin, and memory of the region that
+// held pins gets no separate pin.
+func (s *SGE) pin(mem *memory, held regmem.Ref, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
 	if s.Region == nil {
 		return regmem.Of(s.Buf[off : off+n : off+n]), regmem.OK
 	}
-	return s.Region.r.Access(s.Region.r.Base()+s.Off+off, n, mem.pd.dom, mem, need)
+	r := s.Region.r
+	at := r.Base() + s.Off + off
+	if regmem.RegionOf(held) == r {
+		return mem.within(held, at, n, need)
+	}
+	return r.Access(at, n, mem.pd.dom, mem, need)
 }
 
 // An Op is the operation of a send request.

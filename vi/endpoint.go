@@ -292,9 +292,8 @@ func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 // access pins a range. If held is a pin of the same region, the range gets no pin of its own.
 func (e *Endpoint) access(held Memory, handle MemHandle, addr, length uint64, need regmem.Rights) (Memory, bool) {
 	if r := regmem.RegionOf(regmem.Ref(held)); r != nil && r.Handle() == uint32(handle) {
-		if b, out := regmem.Within(regmem.Ref(held), addr, length, e.domain, nil, need); out == regmem.OK {
-			return Memory(regmem.Of(b)), true
-		}
+		m, out := regmem.Within(regmem.Ref(held), addr, length, e.domain, nil, need)
+		return Memory(m), out == regmem.OK
 	}
 	m, out := e.v.nic.memory.Access(uint32(handle), addr, length, e.domain, nil, need)
 	return Memory(m), out == regmem.OK

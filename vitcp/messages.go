@@ -17,9 +17,9 @@ type messageType struct {
 	begin func(x *receiver, first bool) error
 
 	// target pins the memory for the message's payload at offset at, n bytes at most. It returns
-	// the zero Memory if the bytes must be dropped. Memory in the region pinned by held is not
-	// pinned again. A type without target ignores its payload.
-	target func(x *receiver, held vi.Memory, at uint32, n int) vi.Memory
+	// the zero Memory if the bytes must be dropped. Memory in the region of the placer's held pin
+	// is not pinned again. A type without target ignores its payload.
+	target func(x *receiver, at uint32, n int) vi.Memory
 
 	// end handles a message whose bytes are all in place. void means that the sender aborted the
 	// message. A type without end is a control segment and not a message. The error is a
@@ -74,7 +74,7 @@ func (x *receiver) beginSend(first bool) error {
 	return nil
 }
 
-func (x *receiver) sendTarget(held vi.Memory, at uint32, n int) vi.Memory {
+func (x *receiver) sendTarget(at uint32, n int) vi.Memory {
 	in := &x.in
 	if in.drop {
 		return vi.Memory{}
@@ -83,7 +83,7 @@ func (x *receiver) sendTarget(held vi.Memory, at uint32, n int) vi.Memory {
 		x.failReceive(vi.StatusLengthError, vitcpwire.DescriptorError)
 		return vi.Memory{}
 	}
-	ref, bad := x.scatter(held, in.d, at, n)
+	ref, bad := x.scatter(in.d, at, n)
 	if bad == 0 && ref.Len() == 0 {
 		bad = vi.StatusLengthError // the message is longer than the receive's segments [VIA-4.1-2] [VIA-4.6-5]
 	}
@@ -95,10 +95,10 @@ func (x *receiver) sendTarget(held vi.Memory, at uint32, n int) vi.Memory {
 
 // scatter pins memory of d's segments from offset at on, n bytes at most and within one segment.
 // The result is empty if the segments end before at. [VIT-2.2.2.1-3]
-func (x *receiver) scatter(held vi.Memory, d *vi.Descriptor, at uint32, n int) (vi.Memory, vi.Status) {
+func (x *receiver) scatter(d *vi.Descriptor, at uint32, n int) (vi.Memory, vi.Status) {
 	var cur vi.Cursor
 	cur.Skip(d, uint64(at))
-	return x.ep.Scatter(held, d, &cur, n)
+	return x.ep.Scatter(vi.Memory(x.Held()), d, &cur, n)
 }
 
 func (x *receiver) failSend() { x.failReceive(vi.StatusProtectionError, vitcpwire.DescriptorError) }
@@ -123,16 +123,6 @@ func (x *receiver) endSend(void bool) error {
 	return nil
 }
 
-// hold records m, the memory of the whole new message, and passes the pin to the placer. If the
-// placer cannot keep the pin, hold releases it and records nothing.
-func (x *receiver) hold(m regmem.Ref) {
-	if x := x; !m.Pins() || x.Hold(m) {
-		x.all = m.B()
-	} else {
-		m.Release()
-	}
-}
-
 // takeDescriptor starts the next receive descriptor for the current message. It returns false if
 // there is none, or a descriptor in error. The message is dropped then, and at the reliable levels
 // the connection ends. [V-19]
@@ -153,7 +143,7 @@ func (x *receiver) takeDescriptor(remoteWrite bool) bool {
 	if remoteWrite { // an RDMA Write does not access its segments
 		held.Release()
 	} else {
-		x.hold(regmem.Ref(held))
+		x.all = x.Hold(regmem.Ref(held))
 	}
 	if bad != 0 {
 		x.failReceive(bad, vitcpwire.DescriptorError)

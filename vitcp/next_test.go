@@ -18,7 +18,7 @@ func TestNext(t *testing.T) {
 	p := connectPair(t, Config{}, attrs)
 	r, mem := register(t, p.nb, mtu, allRights)
 	l := p.b.Link().(*link)
-	w := (*wire)(&l.receiver)
+	w := &l.receiver
 	number := vitcpwire.Number(0)
 	for _, typ := range []vitcpwire.Type{vitcpwire.Send, vitcpwire.Write} {
 		for _, size := range []int{1, mtu - 1, mtu} {

@@ -22,19 +22,18 @@ type progress struct {
 }
 
 // segment checks the next segment against the previous segment, and reports whether a message
-// begins. payload is the length without headers. For a Read Response, awaited is the number of the
-// oldest request without a complete response, and ok is false if there is none. The error is a
-// *ProtocolError.
-func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.Number, ok bool) (first bool, err error) {
+// begins. payload is the length without headers. read is our oldest Read without a complete
+// response, or nil. The error is a *ProtocolError.
+func (a *assembly) segment(h *vitcpwire.Header, payload int, read *readOut) (first bool, err error) {
 	p := &a.data
 	switch h.Type {
 	case vitcpwire.ReadResponse:
 		p = &a.resp
-		if !ok {
+		if read == nil {
 			return false, framingf("read response %d without a request", uint32(h.Number))
 		}
-		if h.Number != awaited { // responses come in request order [V-37]
-			return false, framingf("read response %d, awaited %d", uint32(h.Number), uint32(awaited))
+		if h.Number != read.number { // responses come in request order [V-37]
+			return false, framingf("read response %d, awaited %d", uint32(h.Number), uint32(read.number))
 		}
 	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest:
 		if !p.active { // messages arrive in order [VIT-3.1-15]

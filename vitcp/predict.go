@@ -1,6 +1,8 @@
 package vitcp
 
 import (
+	"cmp"
+
 	"viaduct/internal/placer"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
@@ -20,9 +22,8 @@ type guess struct {
 // whose header states the length, and the responses expected next. For a Send it assumes the length
 // of the last long Send. The guess is safe, because the predicted memory belongs to the predicted
 // message only.
-func (w *wire) Predict(to *placer.Predictions) {
-	x := (*receiver)(w)
-	if x.deaf || !x.life.Load().running() {
+func (x *receiver) Predict(to *placer.Predictions) {
+	if x.drops() {
 		return
 	}
 	p := &x.asm.data
@@ -31,17 +32,10 @@ func (w *wire) Predict(to *placer.Predictions) {
 		x.predictReads(to)
 	case !p.active || x.in.drop:
 	case p.typ == vitcpwire.Write: // at most the range that was checked [VIT-2.2.2.2.2-6] [V-42]
-		m := &x.in.rdma
-		x.predictRest(to, p.typ, p.offset, m.Length, func(at uint32, n int) vi.Memory {
-			ref, _ := x.ep.Target(vi.Memory{}, vi.MemHandle(m.Handle), m.Address+uint64(at), uint64(n), true)
-			return ref
-		})
+		x.predictRest(to, p.typ, p.offset, x.in.rdma.Length, nil)
 	case p.typ == vitcpwire.Send && x.in.d != nil:
 		x.sendEnd = x.lastSend
-		x.predictRest(to, p.typ, p.offset, x.lastSend, func(at uint32, n int) vi.Memory {
-			ref, _ := x.scatter(vi.Memory{}, x.in.d, at, n)
-			return ref
-		})
+		x.predictRest(to, p.typ, p.offset, x.lastSend, x.in.d)
 	}
 }
 
@@ -55,62 +49,46 @@ func (x *receiver) predictReads(to *placer.Predictions) {
 	}
 	for ; i < x.reads.Len(); i++ {
 		d := x.reads.At(i).d
-		if at >= d.Length || !x.predictRest(to, vitcpwire.ReadResponse, at, d.Length, func(at uint32, n int) vi.Memory {
-			ref, _ := x.scatter(vi.Memory{}, d, at, n)
-			return ref
-		}) {
+		if at >= d.Length || !x.predictRest(to, vitcpwire.ReadResponse, at, d.Length, d) {
 			return
 		}
 		at = 0
 	}
 }
 
-// predictRest predicts the bytes from at to end of a message of type t, in memory from pin. It
-// returns true if all bytes are predicted.
-func (x *receiver) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, pin func(at uint32, n int) vi.Memory) bool {
+// predictRest predicts the bytes from at to end of a message of type t, in the memory of d, or of
+// the current RDMA Write if d is nil. It returns true if all bytes are predicted.
+func (x *receiver) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, d *vi.Descriptor) bool {
 	x.typ = t
 	hl := x.dialect.HeaderLen(t)
-	full := vitcpwire.MaxSegment - hl
-	if x.long > 0 {
-		full = int(x.long) - hl
-	}
-	for at < end && to.Room() {
-		n := min(int(end-at), full)
-		b := to.Pin(regmem.Ref(pin(at, n)), n)
-		last := 0
-		if t == vitcpwire.Write && int(end-at) == n {
-			last = watchedLen
+	full := cmp.Or(int(x.long), vitcpwire.MaxSegment) - hl
+	return to.Segments(int(at), int(end), full, func(at, n int) bool {
+		var ref vi.Memory
+		if d == nil {
+			ref, _ = x.writeRange(uint32(at), n)
+		} else {
+			ref, _ = x.scatter(d, uint32(at), n)
 		}
-		if len(b) <= last || !to.Add(hl, b[:n-last], last) {
-			break
-		}
-		at += uint32(n)
-	}
-	return at >= end
+		last := watched(t, at+n == int(end))
+		return to.Add(hl, regmem.Ref(ref), n-last, last)
+	})
 }
 
 // Predicted implements placer.Wire. If a Send ends earlier than predicted, the prediction was
 // wrong: the bytes read after the Send, and their memory, are taken back before the message is
 // delivered.
-func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload []byte, ok bool, err error) {
-	x := (*receiver)(w)
+func (x *receiver) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload []byte, ok bool, err error) {
 	h, _, err := x.dialect.ParseHeader(headers)
-	if err != nil || x.deaf || !x.life.Load().running() || h.Type != x.typ ||
-		x.dialect.HeaderLen(h.Type) != len(headers) {
+	if err != nil || x.drops() || h.Type != x.typ || x.dialect.HeaderLen(h.Type) != len(headers) {
 		return nil, false, nil
 	}
-	last := watched(&h)
+	last := watched(h.Type, ends(&h))
 	n := len(place) + last
-	if int(h.Length) != len(headers)+n {
+	if int(h.Length) != len(headers)+n ||
+		h.Type == vitcpwire.Send && ends(&h) && uint64(h.Offset)+uint64(n) != uint64(x.sendEnd) {
 		return nil, false, nil
 	}
-	if h.Type == vitcpwire.Send && h.Flags&vitcpwire.EndOfMessage != 0 &&
-		uint64(h.Offset)+uint64(n) != uint64(x.sendEnd) {
-		return nil, false, nil
-	}
-	f.Begin(len(place), last, nil)
-	f.Watched = h.Type == vitcpwire.Write
-	if err := x.begin(h, headers[vitcpwire.HeaderLen:], n); err != nil {
+	if err := x.begin(h, headers[vitcpwire.HeaderLen:], n, last, f); err != nil {
 		return nil, false, err
 	}
 	return nil, true, nil

@@ -67,7 +67,7 @@ func TestAheadGuarded(t *testing.T) {
 					t.Error("other bytes")
 				}
 				l.c.WithReceiver(func() {
-					if ahead := cap(l.Ahead()) > 0; ahead != (attrs.FaultBreaks && l.c.InPlace()) {
+					if ahead := cap(l.Planned()) > 1; ahead != (attrs.FaultBreaks && l.c.InPlace()) {
 						t.Errorf("read ahead: %t", ahead)
 					}
 				})

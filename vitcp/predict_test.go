@@ -88,7 +88,7 @@ func TestAhead(t *testing.T) {
 			stream = stream[k:]
 			for s.v.Poll() {
 			}
-			l.c.WithReceiver(func() { most = max(most, cap(l.Ahead())) })
+			l.c.WithReceiver(func() { most = max(most, cap(l.Planned())) })
 		}
 		for range 4 {
 			d, err := waitSend(t, s.v)
@@ -101,7 +101,7 @@ func TestAhead(t *testing.T) {
 			runtime.Gosched()
 		}
 		l.c.WithReceiver(func() {
-			if len(l.Ahead()) > 0 {
+			if len(l.Planned()) > 0 {
 				t.Error("memory is pinned still")
 			}
 		})

@@ -82,8 +82,8 @@ func (x *receiver) beginResponse(bool) error {
 	return nil
 }
 
-func (x *receiver) responseTarget(held vi.Memory, at uint32, n int) vi.Memory {
-	ref, bad := x.scatter(held, x.reads.Front().d, at, n)
+func (x *receiver) responseTarget(at uint32, n int) vi.Memory {
+	ref, bad := x.scatter(x.reads.Front().d, at, n)
 	if bad == 0 && ref.Len() == 0 {
 		bad = vi.StatusFormatError // the program has changed the descriptor while it was posted
 	}

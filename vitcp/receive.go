@@ -5,7 +5,6 @@ import (
 	"viaduct/internal/placer"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
-	"viaduct/vi"
 )
 
 const (
@@ -37,7 +36,7 @@ type receiver struct {
 }
 
 func (x *receiver) init(s *shared) {
-	x.shared, x.Wire, x.acked = s, (*wire)(x), vitcpwire.Number(s.p.cfg.FirstMessage)
+	x.shared, x.Wire, x.acked = s, x, vitcpwire.Number(s.p.cfg.FirstMessage)
 }
 
 // A taking is the segment being received, or the last segment.
@@ -55,27 +54,21 @@ func (x *receiver) taken() uint32 { return x.h.Offset + uint32(x.Placed()) }
 // length returns the number of bytes of the message up to the end of the segment.
 func (x *taking) length() uint32 { return x.h.Offset + uint32(x.payload) }
 
-// Receive implements frameio.Protocol. It drops all input once the link is not running, or after a
-// refused Read.
+// drops reports whether further input is dropped: the link is not running, or a Read was refused.
+func (x *receiver) drops() bool { return x.deaf || !x.life.Load().running() }
+
+// Receive implements frameio.Protocol.
 func (x *receiver) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
-	n, missing, err = x.Placer.Receive(p, mayPlan)
-	switch {
-	case err != nil:
+	if n, missing, err = x.Placer.Receive(p, mayPlan); err != nil {
 		return n, 0, err
-	case !x.life.Load().running():
+	}
+	if x.life.Load().running() {
+		x.nudge()
+	}
+	if x.drops() {
 		return len(p), 0, nil
 	}
-	x.nudge()
-	if x.deaf {
-		n = len(p)
-	}
 	return n, missing, nil
-}
-
-// Plan implements frameio.Planner.
-func (x *receiver) Plan(p *frameio.Plan) error {
-	x.Placer.Plan(p)
-	return nil
 }
 
 // Landed implements frameio.Planner.
@@ -103,32 +96,21 @@ func (x *receiver) nudge() {
 // received messages and is likely to answer, and the answer carries the acknowledgement. Without an
 // answer, and if only messages arrive, a NOP carries the acknowledgement after a millisecond.
 func (x *receiver) Drained() {
-	if !x.life.Load().running() {
-		return
-	}
-	if x.fresh && x.c.Polled() { // [V-12]
-		x.fresh = false
-		if x.updates.due() {
-			x.updates.soon()
-		}
-		return
-	}
+	answers := x.fresh && x.c.Polled()
 	x.fresh = false
-	if x.updates.due() { // [V-12] [V-21]
+	switch { // [V-12] [V-21]
+	case !x.life.Load().running() || !x.updates.due():
+	case answers:
+		x.updates.soon()
+	default:
 		x.updates.now()
 	}
 }
 
-// A wire is a receiver with the methods the placer calls.
-type wire receiver
-
-var _ placer.Wire = (*wire)(nil)
-
 // Next implements placer.Wire. Each message is finished before the next begins. [VIA-4.4-2]
 // [VIA-4.4-3]
-func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, ok bool, err error) {
-	x := (*receiver)(w)
-	if len(p) < vitcpwire.HeaderLen || x.deaf || !x.life.Load().running() {
+func (x *receiver) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, ok bool, err error) {
+	if len(p) < vitcpwire.HeaderLen || x.drops() {
 		return 0, nil, false, nil
 	}
 	h, _, err := x.dialect.ParseHeader(p)
@@ -143,14 +125,12 @@ func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, 
 	}
 	last := 0
 	if come < payload {
-		if last = watched(&h); h.Flags&vitcpwire.EndOfMessage == 0 {
+		if last = watched(h.Type, ends(&h)); !ends(&h) {
 			x.long = h.Length
 		}
 	}
 	n = hl + min(payload, come)
-	f.Begin(payload-last, last, nil)
-	f.Watched = h.Type == vitcpwire.Write
-	if err := x.begin(h, p[vitcpwire.HeaderLen:hl], payload); err != nil {
+	if err := x.begin(h, p[vitcpwire.HeaderLen:hl], payload, last, f); err != nil {
 		return 0, nil, false, err
 	}
 	if f.Size <= len(x.all) && uint32(payload) <= x.terms.mtu {
@@ -159,18 +139,24 @@ func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, 
 	return n, p[hl:n], true, nil
 }
 
+// ends reports whether a segment is the last of its message.
+func ends(h *vitcpwire.Header) bool { return h.Flags&vitcpwire.EndOfMessage != 0 }
+
 // watched returns the number of bytes at the end of a segment placed after all others: watchedLen
 // for the last segment of an RDMA Write, and otherwise 0.
-func watched(h *vitcpwire.Header) int {
-	if h.Type == vitcpwire.Write && h.Flags&vitcpwire.EndOfMessage != 0 {
+func watched(t vitcpwire.Type, last bool) int {
+	if t == vitcpwire.Write && last {
 		return watchedLen
 	}
 	return 0
 }
 
-// begin starts a segment. All header fields are checked here, before the first byte is placed. more
-// holds the RDMA header, or nothing if the segment has none. The error is a *ProtocolError.
-func (x *receiver) begin(h vitcpwire.Header, more []byte, payload int) error {
+// begin starts a segment as frame f. All header fields are checked here, before the first byte is
+// placed. more holds the RDMA header, or nothing if the segment has none. The last bytes of the
+// payload have not arrived, and are placed after all others. The error is a *ProtocolError.
+func (x *receiver) begin(h vitcpwire.Header, more []byte, payload, last int, f *placer.Frame) error {
+	f.Begin(payload-last, last, nil)
+	f.Watched = h.Type == vitcpwire.Write
 	x.t, x.h, x.payload, x.all = &messageTypes[h.Type], h, payload, nil
 	if x.r = (vitcpwire.RDMA{}); h.Type.HasRDMA() && len(more) > 0 {
 		x.r, _, _ = vitcpwire.ParseRDMA(more)
@@ -195,13 +181,8 @@ func (x *receiver) begin(h vitcpwire.Header, more []byte, payload int) error {
 	}
 	first := true
 	if x.t.end != nil {
-		var awaited vitcpwire.Number
-		read := x.reads.Front()
-		if read != nil {
-			awaited = read.number
-		}
 		var err error
-		if first, err = x.asm.segment(&x.h, payload, awaited, read != nil); err != nil {
+		if first, err = x.asm.segment(&x.h, payload, x.reads.Front()); err != nil {
 			return err
 		}
 	}
@@ -209,26 +190,24 @@ func (x *receiver) begin(h vitcpwire.Header, more []byte, payload int) error {
 }
 
 // Target implements placer.Wire.
-func (w *wire) Target(held regmem.Ref, off, n int) regmem.Ref {
-	x := (*receiver)(w)
+func (x *receiver) Target(off, n int) regmem.Ref {
 	if x.t.target == nil || !x.life.Load().running() {
 		return regmem.Ref{}
 	}
-	return regmem.Ref(x.t.target(x, vi.Memory(held), x.h.Offset+uint32(off), n))
+	return regmem.Ref(x.t.target(x, x.h.Offset+uint32(off), n))
 }
 
 // Lost implements placer.Wire for a memory fault while payload is placed.
-func (w *wire) Lost(error) { w.t.fail((*receiver)(w)) }
+func (x *receiver) Lost(error) { x.t.fail(x) }
 
 // End implements placer.Wire. It finishes a segment whose bytes are all in place. With the last
 // segment End also finishes the message.
-func (w *wire) End(last []byte) error {
-	x := (*receiver)(w)
+func (x *receiver) End(last []byte) error {
 	if len(last) > 0 {
 		x.Place(last) // [VIA-4.2-5]
 	}
 	x.count.receivedBytes.Add(uint64(x.payload))
-	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.t.end == nil || !x.life.Load().running() {
+	if !ends(&x.h) || x.t.end == nil || !x.life.Load().running() {
 		return nil
 	}
 	return x.t.end(x, x.h.Flags&vitcpwire.TransmitError != 0)

@@ -95,7 +95,7 @@ func TestSendsAhead(t *testing.T) {
 			stream = stream[k:]
 			for s.v.Poll() {
 			}
-			l.c.WithReceiver(func() { most = max(most, cap(l.Ahead())) })
+			l.c.WithReceiver(func() { most = max(most, cap(l.Planned())) })
 		}
 		for i := range bufs + 1 {
 			if d, err := waitRecv(t, s.v); err != nil {
@@ -119,7 +119,7 @@ func TestSendsAhead(t *testing.T) {
 			t.Fatalf("round %d: a Read got other bytes", round)
 		}
 		l.c.WithReceiver(func() {
-			if len(l.Ahead()) > 0 {
+			if len(l.Planned()) > 0 {
 				t.Error("memory is pinned still")
 			}
 		})

@@ -25,23 +25,28 @@ func (x *receiver) beginWrite(first bool) error {
 		x.failWrite(vi.StatusLengthError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError)
 	case in.rdma.Length == 0:
 	case x.payload == int(in.rdma.Length):
-		x.hold(regmem.Ref(x.writeTarget(vi.Memory(x.Held()), 0, x.payload)))
+		x.all = x.Hold(regmem.Ref(x.writeTarget(0, x.payload)))
 	case !x.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true):
 		x.faultWrite()
 	}
 	return nil
 }
 
-func (x *receiver) writeTarget(held vi.Memory, at uint32, n int) vi.Memory {
-	in := &x.in
-	if in.drop {
+func (x *receiver) writeTarget(at uint32, n int) vi.Memory {
+	if x.in.drop {
 		return vi.Memory{}
 	}
-	ref, ok := x.ep.Target(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true) // [VIT-2.2.2.1-3] [VIA-4.2-1]
-	if !ok {                                                                                                // the region was deregistered in the meantime [V-42]
+	ref, ok := x.writeRange(at, n)
+	if !ok { // the region was deregistered in the meantime [V-42]
 		x.faultWrite()
 	}
 	return ref
+}
+
+// writeRange pins n bytes at offset at of the current Write's target. [VIT-2.2.2.1-3] [VIA-4.2-1]
+func (x *receiver) writeRange(at uint32, n int) (vi.Memory, bool) {
+	m := &x.in.rdma
+	return x.ep.Target(vi.Memory(x.Held()), vi.MemHandle(m.Handle), m.Address+uint64(at), uint64(n), true)
 }
 
 func (x *receiver) faultWrite() {

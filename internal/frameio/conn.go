@@ -51,7 +51,7 @@ type Planner interface {
 	// read possibly within a long frame, because access rights may have changed since the last
 	// read. The places stay pinned until Landed. If payload of the current frame is missing,
 	// p.Frame must have a place for at least one byte. [receive role]
-	Plan(p *Plan) error
+	Plan(p *Plan)
 
 	// Landed reports where the last read put its bytes. The first frame bytes belong to the current
 	// frame. The next after bytes begin at the first predicted header, and may extend beyond the

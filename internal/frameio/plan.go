@@ -114,16 +114,16 @@ func (c *Conn) LookAhead(off int, p []byte) bool {
 
 // plan returns the protocol's places for the next bytes, with at most most predictions. If there
 // are no places, the caller stages the bytes.
-func (c *Conn) plan(most int) (*Plan, error) {
+func (c *Conn) plan(most int) *Plan {
 	r := &c.rx
 	p := &r.stage.plan
 	p.begin(most)
-	err := c.planner.Plan(p)
+	c.planner.Plan(p)
 	if r.ahead.peeked {
 		r.ahead.peeked = false
 		c.sock.Load().PeekFront()
 	}
-	return p, err
+	return p
 }
 
 // readPlan makes one read call, to fill the places of the current frame, then the predicted frames,

@@ -20,9 +20,9 @@ type faultyPredictor struct {
 	mem []byte
 }
 
-func (g *faultyPredictor) Plan(p *Plan) error {
+func (g *faultyPredictor) Plan(p *Plan) {
 	p.Guarded = true
-	return g.predictor.Plan(p)
+	g.predictor.Plan(p)
 }
 
 // A losingPredictor has memory that is unmapped between the read and Landed.

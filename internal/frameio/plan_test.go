@@ -64,7 +64,7 @@ func (g *predictor) begin(size, have int) {
 	g.usual, g.missing, g.trailer = size, size-have, true
 }
 
-func (g *predictor) Plan(to *Plan) error {
+func (g *predictor) Plan(to *Plan) {
 	if g.missing > 0 {
 		at := g.out[len(g.out) : len(g.out)+g.missing]
 		if g.shreds {
@@ -80,7 +80,6 @@ func (g *predictor) Plan(to *Plan) error {
 		g.plans++
 	}
 	g.most = max(g.most, len(to.Predicted))
-	return nil
 }
 
 // same predicts frames that are as long as the last one.

@@ -37,7 +37,7 @@ type lengthFramed struct {
 
 	enough func() bool           // reports whether Receive leaves the next frames; nil: never
 	keep   func() bool           // returns the result of Deliver; nil: false
-	refuse atomic.Pointer[error] // the error of Receive from now on
+	refuse atomic.Pointer[error] // the error of Receive and Landed from now on
 	over   atomic.Bool           // Close has returned
 	late   atomic.Int32          // calls after Close
 	fails  atomic.Int32
@@ -130,13 +130,10 @@ func (p *lengthFramed) Receive(b []byte, mayPlan bool) (n, missing int, err erro
 }
 
 // Plan returns places for the missing bytes in two pieces, and sometimes only for some of them.
-func (p *lengthFramed) Plan(to *Plan) error {
+func (p *lengthFramed) Plan(to *Plan) {
 	p.check()
-	if e := p.refuse.Load(); e != nil {
-		return *e
-	}
 	if p.missing == 0 {
-		return nil
+		return
 	}
 	end := p.at + p.missing
 	mid := p.at + p.missing/2
@@ -144,11 +141,13 @@ func (p *lengthFramed) Plan(to *Plan) error {
 	if p.calls++; p.calls%5 != 0 || mid == p.at {
 		to.Frame = append(to.Frame, p.place[mid:end:end])
 	}
-	return nil
 }
 
 func (p *lengthFramed) Landed(_ *Plan, n, _ int) (taken, missing int, err error) {
 	p.check()
+	if e := p.refuse.Load(); e != nil {
+		return 0, 0, *e
+	}
 	p.at += n
 	if p.missing -= n; p.missing == 0 && n > 0 {
 		p.got(p.place[:p.at])

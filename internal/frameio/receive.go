@@ -278,11 +278,7 @@ func (c *Conn) read() (n, room int, err error) {
 	}
 	from := c.sock.Load()
 	if most := r.mayPredict(); r.missing > 0 || most > 0 {
-		p, err := c.plan(most)
-		if err != nil {
-			return 0, 0, err
-		}
-		if len(p.Frame) > 0 || len(p.Predicted) > 0 {
+		if p := c.plan(most); len(p.Frame) > 0 || len(p.Predicted) > 0 {
 			return c.readPlan(from, p)
 		}
 	}

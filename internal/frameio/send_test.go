@@ -563,7 +563,7 @@ func TestPinned(t *testing.T) {
 		t.Fatalf("%t, %t", ok, also)
 	}
 	p, _ := regmem.Within(pin, r.Base()+CopyLimit+1, CopyLimit+1, nil, nil, regmem.LocalRead)
-	b.Data(regmem.Of(p))
+	b.Data(p)
 	if len(b.pins) != 1 || len(b.vecs) != 2 {
 		t.Errorf("%d pins, %d vectors", len(b.pins), len(b.vecs))
 	}

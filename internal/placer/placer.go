@@ -11,25 +11,18 @@ const maxDiscard = 64 << 10
 // A Placer places the frames of a connection. There is no lock, because only the holder of the
 // connection's receive role uses the Placer. Set Wire before the first frame.
 type Placer struct {
-	Wire Wire
-	f    Frame
-	held regmem.Ref // pin that serves every access to its region during one Receive
-	long *long      // nil until a read was planned
+	Wire  Wire
+	f     Frame
+	held  regmem.Ref   // pin that serves every access to its region during one Receive
+	ahead *Predictions // nil until a read was planned
 }
 
-// A long holds the state of frames bypassing the staging buffer.
-type long struct {
-	Predictions
-	pins    []regmem.Ref // pins of the memory of the current frame, from Plan to Landed
-	discard []byte       // memory for bytes that the Wire does not want
-}
-
-// Ahead returns the pins of memory of predicted frames; it is empty unless a read is planned.
-func (x *Placer) Ahead() []regmem.Ref {
-	if x.long == nil {
+// Planned returns the pins of the planned read; it is empty unless a read is planned.
+func (x *Placer) Planned() []regmem.Ref {
+	if x.ahead == nil {
 		return nil
 	}
-	return x.long.pinned
+	return x.ahead.pins
 }
 
 // Open reports whether the current frame is incomplete.
@@ -51,7 +44,6 @@ func (x *Placer) Missing() int {
 // number of consumed bytes, and the number of payload bytes missing from the last frame. Receive
 // releases all pins before returning.
 func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
-	w := x.Wire
 	for n < len(p) && err == nil {
 		if x.f.open {
 			k := x.f.Trailer
@@ -62,19 +54,13 @@ func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 			err = x.end(p[n-k : n])
 			continue
 		}
-		k, payload, ok, failed := w.Next(p[n:], mayPlan, &x.f)
+		k, payload, ok, failed := x.Wire.Next(p[n:], mayPlan, &x.f)
 		if n += k; failed != nil || k == 0 {
 			err = failed
 			break
 		}
-		if !ok {
-			continue
-		}
-		if len(payload) > 0 {
-			x.Place(payload)
-		}
-		if x.f.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.f.open {
-			err = w.End(nil)
+		if ok {
+			err = x.begin(payload)
 		}
 	}
 	x.LetGo()
@@ -85,9 +71,19 @@ func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 // if the payload is complete. No other frame may be open.
 func (x *Placer) Take(f Frame, payload []byte) error {
 	x.f = f
+	return x.begin(payload)
+}
+
+// begin places payload, the first bytes of the current frame.
+func (x *Placer) begin(payload []byte) error {
 	if len(payload) > 0 {
 		x.Place(payload)
 	}
+	return x.settle()
+}
+
+// settle ends the current frame, unless more bytes must arrive.
+func (x *Placer) settle() error {
 	if x.f.open = x.f.placed < x.f.Size || x.f.Trailer > 0; x.f.open {
 		return nil
 	}
@@ -101,55 +97,55 @@ func (x *Placer) end(trailer []byte) error {
 }
 
 // Place copies p, the next payload bytes of the current frame, to the memory named by the Wire.
-// Bytes unwanted by the Wire are dropped.
+// Place does not copy bytes that a read has put there, and drops bytes unwanted by the Wire.
 func (x *Placer) Place(p []byte) {
-	if at := x.f.At; at != nil {
-		if at = at[x.f.placed:]; x.f.Watched {
+	if x.f.At != nil {
+		switch at := x.f.At[x.f.placed:]; {
+		case &at[0] == &p[0]:
+		case x.f.Watched:
 			regmem.CopyLast(at, p, false) // [VIA-4.2-5]
-		} else {
+		default:
 			copy(at, p)
 		}
 		x.f.placed += len(p)
 		return
 	}
 	for len(p) > 0 {
-		ref := x.Wire.Target(x.held, x.f.placed, len(p))
+		ref := x.Wire.Target(x.f.placed, len(p))
 		n := ref.Len()
-		if n == 0 { // the Wire does not want these bytes
+		var err error
+		switch {
+		case n == 0: // the Wire does not want these bytes
 			n = len(p)
-		} else if err := x.copy(ref, p[:n]); err != nil {
+		case !ref.Far() && &ref.B()[0] == &p[0]:
+		case x.f.Watched:
+			err = ref.CopyLastFrom(p[:n]) // [VIA-4.2-5]
+		default:
+			err = ref.CopyFrom(p[:n])
+		}
+		if err != nil {
 			x.Wire.Lost(err)
 		}
-		if ref.Pins() && !x.Hold(ref) {
-			ref.Release()
-		}
+		x.Hold(ref)
 		p = p[n:]
 		x.f.placed += n
 	}
 }
 
-// copy copies p to ref. It does nothing if p is the memory of ref, because a read has then placed
-// p.
-func (x *Placer) copy(ref regmem.Ref, p []byte) error {
-	switch {
-	case !ref.Far() && &ref.B()[0] == &p[0]:
+// Hold keeps the pin of ref until the current Receive or Landed ends, and returns the bytes.
+// Successive messages usually use the same region, so a single pin serves many messages: the
+// previously held pin is released. Far memory and guarded memory are not held: Hold then releases
+// the pin of ref and returns nil.
+func (x *Placer) Hold(ref regmem.Ref) []byte {
+	if ref.Guarded() || ref.Far() {
+		ref.Release()
 		return nil
-	case x.f.Watched:
-		return ref.CopyLastFrom(p) // [VIA-4.2-5]
 	}
-	return ref.CopyFrom(p)
-}
-
-// Hold keeps the pin of ref until the current Receive or Landed ends, and releases the previously
-// held pin. Successive messages usually use the same region, so a single pin serves many messages.
-// Hold returns false and does nothing for far memory and for guarded memory.
-func (x *Placer) Hold(ref regmem.Ref) bool {
-	if !ref.Pins() || ref.Guarded() || ref.Far() {
-		return false
+	if ref.Pins() {
+		x.held.Release()
+		x.held = ref
 	}
-	x.held.Release()
-	x.held = ref
-	return true
+	return ref.B()
 }
 
 // Held returns the pin kept by Hold; the zero value holds none.
@@ -157,53 +153,44 @@ func (x *Placer) Held() regmem.Ref { return x.held }
 
 // LetGo releases the held pin, if there is one.
 func (x *Placer) LetGo() {
-	x.f.At = nil
-	if x.held.Pins() {
-		x.held.Release()
-		x.held = regmem.Ref{}
-	}
+	x.held.Release()
+	x.held, x.f.At = regmem.Ref{}, nil
 }
 
-// Drop forgets the current frame and releases the pins, because the stream has ended.
-func (x *Placer) Drop() {
-	x.f.open = false
-	if x.long != nil {
-		x.long.unpin()
-	}
-}
-
-// unpin releases the pins of the current frame.
-func (m *long) unpin() {
-	m.pins, m.discard = regmem.ReleaseAll(m.pins), nil
-}
+// Drop forgets the current frame, because the stream has ended.
+func (x *Placer) Drop() { x.f.open = false }
 
 // Plan adds to p the memory for the missing bytes of the current frame and for predicted frames.
 func (x *Placer) Plan(p *frameio.Plan) {
-	if x.long == nil {
-		x.long = new(long)
+	if x.ahead == nil {
+		x.ahead = new(Predictions)
 	}
-	if x.Missing() > 0 && !x.planRest(p) {
-		return
+	a := x.ahead
+	if (x.Missing() == 0 || x.planRest(p)) && p.Room() {
+		a.plan, a.first, a.gap, a.size, a.Max = p, x.Missing(), 0, 0, frameio.MaxAhead
+		if x.f.open {
+			a.gap = x.f.Trailer
+		}
+		x.Wire.Predict(a)
+		a.plan = nil
 	}
-	if p.Room() {
-		x.predict(p)
+	if len(p.Frame) == 0 && len(p.Predicted) == 0 { // Landed will not be called
+		a.release()
 	}
 }
 
 // planRest plans the missing bytes of the current frame. If the Wire does not want the missing
-// bytes, planRest plans to read into the discard buffer and returns false.
+// bytes, planRest plans to read and discard them, and returns false.
 func (x *Placer) planRest(p *frameio.Plan) bool {
-	m := x.long
 	for at := x.f.placed; at < x.f.Size; {
-		ref := x.Wire.Target(regmem.Ref{}, at, x.f.Size-at)
+		ref := x.Wire.Target(at, x.f.Size-at)
 		if ref.Len() == 0 {
-			m.unpin()
-			m.discard = make([]byte, min(x.Missing(), maxDiscard))
+			x.ahead.release()
 			p.Guarded = false
-			p.Frame = append(p.Frame[:0], m.discard)
+			p.Frame = append(p.Frame[:0], make([]byte, min(x.Missing(), maxDiscard)))
 			return false
 		}
-		m.pins = append(m.pins, ref)
+		x.ahead.pins = append(x.ahead.pins, ref)
 		p.Guarded = p.Guarded || ref.Guarded()
 		p.Frame = append(p.Frame, ref.B())
 		at += ref.Len()
@@ -216,11 +203,8 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 // the number of consumed after bytes. Landed releases all pins before returning.
 func (x *Placer) Landed(p *frameio.Plan, frame, after int) (taken, missing int, err error) {
 	if x.Missing() > 0 {
-		x.long.unpin()
 		x.f.placed += frame
-		if x.f.placed == x.f.Size && x.f.Trailer == 0 {
-			err = x.end(nil)
-		}
+		err = x.settle()
 	}
 	for _, f := range p.Predicted {
 		if err != nil || after <= len(f.Header) {
@@ -233,7 +217,7 @@ func (x *Placer) Landed(p *frameio.Plan, frame, after int) (taken, missing int, 
 			break
 		}
 	}
-	x.long.release()
+	x.ahead.release()
 	x.LetGo()
 	return taken, x.Missing(), err
 }

@@ -82,7 +82,7 @@ func (m *model) begin(f *placer.Frame) {
 	f.Watched = m.kind == watched
 }
 
-func (m *model) Target(_ regmem.Ref, off, n int) regmem.Ref {
+func (m *model) Target(off, n int) regmem.Ref {
 	if m.kind == dropped {
 		return regmem.Ref{}
 	}
@@ -124,7 +124,7 @@ func (m *model) Predict(to *placer.Predictions) {
 	}
 	for n := m.size - last; n > least && m.kind != dropped && at+m.size <= m.region.Len(); at += m.size {
 		ref, _ := m.region.Access(m.region.Base()+uint64(at), uint64(n), nil, nil, regmem.LocalWrite)
-		if b := to.Pin(ref, n); b == nil || !to.Add(header, b, m.trailer()+last) {
+		if !to.Add(header, ref, n, m.trailer()+last) {
 			return
 		}
 	}
@@ -138,11 +138,6 @@ func (m *model) Predicted(headers, place []byte, _ int, f *placer.Frame) (payloa
 	m.right++
 	m.begin(f)
 	return nil, true, nil
-}
-
-func (m *model) Plan(p *frameio.Plan) error {
-	m.Placer.Plan(p)
-	return nil
 }
 
 func (*model) Fill(*frameio.Batch) {}
@@ -185,8 +180,8 @@ func (m *model) check(tb testing.TB, frames int, want []byte) {
 	if m.ends != frames || m.lost != nil || !bytes.Equal(m.region.Bytes()[:len(want)], want) {
 		tb.Errorf("%d of %d frames, %v, or other bytes", m.ends, frames, m.lost)
 	}
-	if pins := m.Ahead(); len(pins) > 0 || m.Held().Pins() {
-		tb.Errorf("%d predictions are pinned, or %v", len(pins), m.Held())
+	if pins := m.Planned(); len(pins) > 0 || m.Held().Pins() {
+		tb.Errorf("%d pieces are pinned, or %v", len(pins), m.Held())
 	}
 }
 

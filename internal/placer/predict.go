@@ -8,34 +8,16 @@ import (
 // Predictions are the predicted frames of a read. A Wire adds frames in method Predict; the methods
 // of Predictions may be called only there.
 type Predictions struct {
-	Max    int          // largest sum of predicted bytes; a Wire may lower it
-	pinned []regmem.Ref // pins of the memory of predicted frames, from Plan to Landed
+	Max int // largest sum of predicted bytes; a Wire may lower it
 
 	plan  *frameio.Plan
-	first int // missing bytes of the current payload
-	extent
+	first int          // missing bytes of the current payload
+	gap   int          // trailer bytes of the last frame, after its payload
+	size  int          // stream bytes of the predicted frames, without the last gap
+	pins  []regmem.Ref // pins of the memory of the whole read, from Plan to Landed
 }
 
-// An extent is the number of stream bytes the predicted frames take.
-type extent struct {
-	gap  int // number of trailer bytes of the previous frame, after its payload
-	size int
-}
-
-func (x *Placer) predict(p *frameio.Plan) {
-	a := &x.long.Predictions
-	a.plan, a.first, a.extent, a.Max = p, x.Missing(), extent{}, frameio.MaxAhead
-	if x.f.open {
-		a.gap = x.f.Trailer
-	}
-	x.Wire.Predict(a)
-	a.plan = nil
-	if len(p.Predicted) == 0 { // without predictions, Landed might not be called
-		a.release()
-	}
-}
-
-func (a *Predictions) release() { a.pinned = regmem.ReleaseAll(a.pinned) }
+func (a *Predictions) release() { a.pins = regmem.ReleaseAll(a.pins) }
 
 // Len returns the number of predicted frames.
 func (a *Predictions) Len() int { return len(a.plan.Predicted) }
@@ -46,38 +28,41 @@ func (a *Predictions) Next() int { return a.first + a.size + a.gap }
 
 // Try runs f. If f returns false, Try removes the frames added by f.
 func (a *Predictions) Try(f func() bool) bool {
-	n, before := a.Len(), a.extent
-	if f() {
-		return true
+	n, gap, size := a.Len(), a.gap, a.size
+	ok := f()
+	if !ok {
+		a.plan.Predicted, a.gap, a.size = a.plan.Predicted[:n], gap, size
 	}
-	a.plan.Predicted, a.extent = a.plan.Predicted[:n], before
-	return false
+	return ok
 }
 
-// Room reports whether another frame may be predicted.
-func (a *Predictions) Room() bool { return a.plan.Room() && a.size < a.Max }
-
-// Pin returns the bytes of ref if ref has n bytes and a read may write to the memory at any time;
-// Pin then keeps the pin of ref until Landed. Otherwise Pin releases the pin and returns nil.
-func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
-	if ref.Len() != n || ref.Far() || ref.Guarded() && !ref.FaultBreaks() {
-		ref.Release()
-		return nil
+// Segments predicts the bytes from at to end of a message, in segments of full bytes. add predicts
+// the segment with n bytes at offset at. Segments returns false unless add has added them all.
+func (a *Predictions) Segments(at, end, full int, add func(at, n int) bool) bool {
+	for at < end {
+		n := min(full, end-at)
+		if !add(at, n) {
+			return false
+		}
+		at += n
 	}
-	a.plan.Guarded = a.plan.Guarded || ref.Guarded()
-	a.pinned = append(a.pinned, ref)
-	return ref.B()
+	return at == end
 }
 
-// Add predicts a frame with header bytes of headers, the payload memory place, and trailer bytes
-// after the payload. place must be pinned or lent until Landed. Add returns false and adds nothing
-// if there is no room for the frame.
-func (a *Predictions) Add(header int, place []byte, trailer int) bool {
-	if len(place) == 0 || !a.plan.Room() || a.size+len(place) > a.Max {
+// Add predicts a frame with header bytes of headers, n bytes of payload at the beginning of place,
+// and trailer bytes after the payload. The pin of place is kept until Landed; memory without a pin
+// must be lent until then. If there is no room for the frame, or a read may not write to n bytes of
+// place at any time, Add releases the pin and returns false.
+func (a *Predictions) Add(header int, place regmem.Ref, n, trailer int) bool {
+	if n <= 0 || place.Len() < n || place.Far() || place.Guarded() && !place.FaultBreaks() ||
+		!a.plan.Room() || a.size+n > a.Max {
+		place.Release()
 		return false
 	}
-	a.plan.Predict(a.gap+header, place[:len(place):len(place)])
-	a.size += a.gap + header + len(place)
+	a.pins = append(a.pins, place)
+	a.plan.Guarded = a.plan.Guarded || place.Guarded()
+	a.plan.Predict(a.gap+header, place.B()[:n:n])
+	a.size += a.gap + header + n
 	a.gap = trailer
 	return true
 }
@@ -102,10 +87,5 @@ func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err erro
 		x.Place(payload)
 	}
 	payload = f.Place[:min(n-len(f.Header), len(f.Place))]
-	x.f.At = nil // otherwise the bytes would be copied onto themselves
-	x.Place(payload)
-	if x.f.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.f.open {
-		err = x.Wire.End(nil)
-	}
-	return len(f.Header) + len(payload), err
+	return len(f.Header) + len(payload), x.begin(payload)
 }

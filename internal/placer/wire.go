@@ -20,9 +20,9 @@ type Wire interface {
 
 	// Target pins and returns the memory for the payload from offset off on, at most n bytes.
 	// Target may return fewer bytes, up to the end of the piece of memory that contains off. If
-	// Target returns empty memory, the Placer drops the bytes. If held pins the region of the
-	// result already, the result has no separate pin.
-	Target(held regmem.Ref, off, n int) regmem.Ref
+	// Target returns empty memory, the Placer drops the bytes. If the pin of Placer.Held is of the
+	// same region, the result needs no separate pin.
+	Target(off, n int) regmem.Ref
 
 	// Lost reports that a copy to memory failed, because the memory faulted.
 	Lost(err error)

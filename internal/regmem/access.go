@@ -82,17 +82,16 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 // Within returns another range of the region pinned by ref, after the checks of [Region.Access].
 // The region must be near. Within takes no separate pin, so the bytes must not be used after the
 // release of ref. The outcome is NoRegion once the region is being deregistered.
-func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]byte, Outcome) {
+func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
 	r := ref.region
 	off, out := r.check(addr, length, d, owner, need)
 	if out != OK {
-		return nil, out
+		return Ref{}, out
 	}
 	if r.state.Load()&closing != 0 {
-		return nil, NoRegion
+		return Ref{}, NoRegion
 	}
-	end := off + length
-	return r.mem[off:end:end], OK
+	return Of(r.mem[off : off+length]), OK
 }
 
 // Check makes the checks of Access without a pin: it reports whether the range could be used now.

@@ -546,8 +546,9 @@ func TestAccessByPin(t *testing.T) {
 		{0, 1, NewDomain(), RemoteRead, WrongDomain},
 		{0, 1, d, RemoteWrite, NoRights},
 	} {
-		b, out := Within(ref, c.addr, c.n, c.d, nil, c.need)
-		if out != c.want || out == OK && (len(b) != int(c.n) || cap(b) != int(c.n) || &b[0] != &r.Bytes()[c.addr]) {
+		part, out := Within(ref, c.addr, c.n, c.d, nil, c.need)
+		b := part.B()
+		if out != c.want || out == OK && (part.Pins() || len(b) != int(c.n) || cap(b) != int(c.n) || &b[0] != &r.Bytes()[c.addr]) {
 			t.Errorf("%d bytes at %d: %v, %d bytes; want %v", c.n, c.addr, out, len(b), c.want)
 		}
 	}
