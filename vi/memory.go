@@ -3,7 +3,6 @@ package vi
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"viaduct/internal/regmem"
 )
@@ -15,25 +14,13 @@ type Region struct { // [VIA 1.4]
 	attrs MemAttributes // guarded by nic.mu
 }
 
-// RegisterMem registers buf. buf must stay allocated and in place until DeregisterMem; Go memory
-// does so by itself. The same memory may be registered several times.
+// RegisterMem registers buf. buf may be Go memory, a mapping, or memory of C (unsafe.Slice). buf must
+// stay allocated and in place until DeregisterMem; Go memory does so by itself. The same memory may
+// be registered several times.
 //
 // Errors: ErrInvalidParameter for an empty buf, ErrInvalidPtag, ErrInvalidRDMARead, ErrResource
 // beyond a limit of the NIC, ErrClosed.
 func (n *NIC) RegisterMem(buf []byte, a MemAttributes) (*Region, error) { // [VIA 6.4.2] [VIA-1.4-1] [VIA-1.4-2] [VIA-1.4-4]
-	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
-		return n.memory.Register(buf, o)
-	})
-}
-
-// RegisterPointer is RegisterMem for length bytes at p, for memory outside Go's ownership.
-func (n *NIC) RegisterPointer(p unsafe.Pointer, length uint64, a MemAttributes) (*Region, error) {
-	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
-		return n.memory.RegisterPointer(p, length, o)
-	})
-}
-
-func (n *NIC) register(a MemAttributes, add func(regmem.Options) (*regmem.Region, error)) (*Region, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -46,7 +33,7 @@ func (n *NIC) register(a MemAttributes, add func(regmem.Options) (*regmem.Region
 	if err != nil {
 		return nil, err
 	}
-	r, err := add(regmem.Options{Rights: a.rights(), Domain: d, Guarded: a.Guarded, FaultBreaks: a.FaultBreaks}) // [VIA-1.1-5]
+	r, err := n.memory.Register(buf, regmem.Options{Rights: a.rights(), Domain: d, Guarded: a.Guarded, FaultBreaks: a.FaultBreaks}) // [VIA-1.1-5]
 	if err != nil {
 		n.dropPtagLocked(a.Ptag)
 		if errors.Is(err, regmem.ErrLimit) {

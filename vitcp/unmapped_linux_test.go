@@ -6,7 +6,6 @@ import (
 	"os"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -37,7 +36,7 @@ func TestUnmappedSend(t *testing.T) {
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
 		v := p.a
-		r, err := v.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), uint64(size), c.attrs)
+		r, err := v.NIC().RegisterMem(mem, c.attrs)
 		must(t, err)
 		sink, err := p.b.NIC().RegisterMem(make([]byte, size), vi.MemAttributes{})
 		must(t, err)
@@ -84,8 +83,7 @@ func TestUnmappedWhileSending(t *testing.T) {
 		s := serveProbe(t, sessionOpts{cfg: drainLong, attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
-		r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size,
-			vi.MemAttributes{Guarded: true, FaultBreaks: breaks})
+		r, err := s.n.RegisterMem(mem, vi.MemAttributes{Guarded: true, FaultBreaks: breaks})
 		must(t, err)
 		must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, size))))
 		first := s.recv()
@@ -122,8 +120,7 @@ func TestUnmappedWhileDeregistering(t *testing.T) {
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	must(t, err)
 	defer unix.Munmap(mem)
-	r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size,
-		vi.MemAttributes{Guarded: true, FaultBreaks: true})
+	r, err := s.n.RegisterMem(mem, vi.MemAttributes{Guarded: true, FaultBreaks: true})
 	must(t, err)
 	d := vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, size))
 	must(t, s.v.PostSend(d))
@@ -158,7 +155,7 @@ func TestUnmappedTarget(t *testing.T) {
 				must(t, err)
 				defer unix.Munmap(mem)
 				v := p.b
-				r, err := v.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, attrs)
+				r, err := v.NIC().RegisterMem(mem, attrs)
 				must(t, err)
 				source, err := p.a.NIC().RegisterMem(make([]byte, size), vi.MemAttributes{})
 				must(t, err)
@@ -204,8 +201,7 @@ func TestUnmappedWhileSharing(t *testing.T) {
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
 		defer unix.Munmap(mem)
-		r, err := p.a.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size,
-			vi.MemAttributes{Guarded: true, FaultBreaks: true})
+		r, err := p.a.NIC().RegisterMem(mem, vi.MemAttributes{Guarded: true, FaultBreaks: true})
 		must(t, err)
 		sink, err := p.b.NIC().RegisterMem(make([]byte, size), vi.MemAttributes{EnableRDMAWrite: true})
 		must(t, err)

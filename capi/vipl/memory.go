@@ -115,7 +115,7 @@ func vipl_go_register_mem(nh C.uintptr_t, addr C.uintptr_t, length C.VIP_ULONG, 
 	if err != nil {
 		return code(err)
 	}
-	r, err := n.n.RegisterPointer(*(*unsafe.Pointer)(unsafe.Pointer(&addr)), uint64(length), a)
+	r, err := n.n.RegisterMem(unsafe.Slice(*(**byte)(unsafe.Pointer(&addr)), int(length)), a)
 	if err != nil {
 		return code(err)
 	}

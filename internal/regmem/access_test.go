@@ -6,7 +6,6 @@ import (
 	"math"
 	"runtime"
 	"testing"
-	"unsafe"
 
 	"pgregory.net/rapid"
 )
@@ -177,15 +176,6 @@ func TestRegisterRefuses(t *testing.T) {
 	}
 	_, err := g.Register(nil, Options{})
 	want("no memory", err, ErrInvalid)
-	_, err = g.RegisterPointer(nil, 10, Options{})
-	want("nil pointer", err, ErrInvalid)
-	x := new(byte)
-	_, err = g.RegisterPointer(unsafe.Pointer(x), 0, Options{})
-	want("no bytes", err, ErrInvalid)
-	_, err = g.RegisterPointer(unsafe.Pointer(x), math.MaxUint64, Options{})
-	want("more than there can be", err, ErrInvalid)
-	_, err = g.RegisterPointer(unsafe.Pointer(x), math.MaxInt+1, Options{})
-	want("more than an int", err, ErrInvalid)
 	_, err = g.Register(make([]byte, 61), Options{})
 	want("too long", err, ErrLimit)
 	a := register(t, g, 60, Options{})

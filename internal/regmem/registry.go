@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
-	"unsafe"
 
 	"viaduct/internal/perturb"
 )
@@ -133,15 +131,6 @@ func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
 		return nil, err
 	}
 	return r, nil
-}
-
-// RegisterPointer is Register for n bytes at p not owned by Go, for example memory from C or from a
-// mapping. The caller keeps the memory in place until Deregister.
-func (g *Registry) RegisterPointer(p unsafe.Pointer, n uint64, o Options) (*Region, error) {
-	if p == nil || n == 0 || n > math.MaxInt || uint64(uintptr(p))+n < n {
-		return nil, fmt.Errorf("%w: %d bytes at %p", ErrInvalid, n, p)
-	}
-	return g.Register(unsafe.Slice((*byte)(p), int(n)), o)
 }
 
 // Bind opens a window: a new handle for n bytes at offset off of r, with separate rights and owner.

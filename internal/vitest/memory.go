@@ -277,8 +277,6 @@ func testRegistration(e *env) {
 	}
 	_, err := nic.RegisterMem(nil, vi.MemAttributes{})
 	e.wantErr("registering nothing", err, vi.ErrInvalidParameter)
-	_, err = nic.RegisterPointer(nil, 10, vi.MemAttributes{})
-	e.wantErr("registering nowhere", err, vi.ErrInvalidParameter)
 	e.wantErr("deregistering nothing", nic.DeregisterMem(nil), vi.ErrInvalidParameter)
 	e.wantErr("a region of another NIC", e.nics[0].DeregisterMem(e.region(1, 1)), vi.ErrInvalidParameter)
 

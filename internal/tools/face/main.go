@@ -35,7 +35,7 @@ var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap", "samehos
 
 // limit is the number of names the public packages may export together, because each must be
 // learned and maintained. A name no program needs is unexported, or moved below internal.
-const limit = 775
+const limit = 774
 
 const module = "viaduct"
 
