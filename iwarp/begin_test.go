@@ -313,3 +313,49 @@ func TestBeginElsewhere(t *testing.T) {
 		}
 	})
 }
+
+// TestBeginGuessed: the predicted last segment of a Send is begun only if the Send ends where the
+// prediction ended. Otherwise the memory after the Send has bytes of the next message, which must
+// be taken back first. A Write in place of the Send is not begun either. [RDMAP-5.3-5] [I-22]
+func TestBeginGuessed(t *testing.T) {
+	const size = 30000
+	cfg := &Config{Interop: Interop{NoNudge: true, MaxFPDU: 60000}, Device: NewDevice(DeviceConfig{NoCRC: true})}
+	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+	p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
+	receivedFPDUs(t, q, 1)
+	mem := make([]byte, 2*size)
+	mr, err := q.Register(mem, RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.PostRecv(RecvWR{SG: []SGE{mr.SGE(0, len(mem))}}); err != nil {
+		t.Fatal(err)
+	}
+	var enc mpa.Encoder
+	send := enc.Append(nil, seg(rdmap.Send, 0, 1, 0, true, make([]byte, size)))[:mpa.LengthLen+ddp.UntaggedLen]
+	write := enc.Append(nil, tag(rdmap.Write, mr.STag(), 0, true, make([]byte, size)))[:mpa.LengthLen+ddp.TaggedLen]
+	q.link.fc.WithReceiver(func() {
+		r := &q.rx
+		for _, c := range []struct {
+			name  string
+			fpdu  []byte
+			guess uint32 // predicted length of the Send
+			want  bool
+		}{
+			{"a shorter Send", send, size + 1, false},
+			{"a longer Send", send, size - 1, false},
+			{"a Write", write, size, false},
+			{"the predicted Send", send, size, true},
+			{"a Write without a predicted Send", write, 0, true},
+		} {
+			r.sendGuess = c.guess
+			var f placer.Frame
+			if _, ok := r.beginLong(c.fpdu, 1, mem[:size], &f); ok != c.want {
+				t.Errorf("%s: begun %t", c.name, ok)
+			}
+		}
+		r.sendGuess = 0
+		r.Drop()
+		r.LetGo()
+	})
+}
