@@ -76,9 +76,7 @@ func (x *Placer) Take(f Frame, payload []byte) error {
 
 // begin places payload, the first bytes of the current frame.
 func (x *Placer) begin(payload []byte) error {
-	if len(payload) > 0 {
-		x.Place(payload)
-	}
+	x.Place(payload)
 	return x.settle()
 }
 
@@ -99,7 +97,7 @@ func (x *Placer) end(trailer []byte) error {
 // Place copies p, the next payload bytes of the current frame, to the memory named by the Wire.
 // Place does not copy bytes that a read has put there, and drops bytes unwanted by the Wire.
 func (x *Placer) Place(p []byte) {
-	if x.f.At != nil {
+	if x.f.At != nil && len(p) > 0 {
 		switch at := x.f.At[x.f.placed:]; {
 		case &at[0] == &p[0]:
 		case x.f.Watched:
@@ -191,6 +189,7 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 			return false
 		}
 		x.ahead.pins = append(x.ahead.pins, ref)
+		x.ahead.own++
 		p.Guarded = p.Guarded || ref.Guarded()
 		p.Frame = append(p.Frame, ref.B())
 		at += ref.Len()
@@ -203,6 +202,8 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 // the number of consumed after bytes. Landed releases all pins before returning.
 func (x *Placer) Landed(p *frameio.Plan, frame, after int) (taken, missing int, err error) {
 	if x.Missing() > 0 {
+		// A later frame may invalidate the memory, and would wait for these pins for ever.
+		regmem.ReleaseAll(x.ahead.pins[:x.ahead.own])
 		x.f.placed += frame
 		err = x.settle()
 	}

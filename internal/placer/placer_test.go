@@ -185,6 +185,51 @@ func (m *model) check(tb testing.TB, frames int, want []byte) {
 	}
 }
 
+// An ender is a model that calls ended at the end of each frame.
+type ender struct {
+	*model
+	ended func()
+}
+
+func (e ender) End(trailer []byte) error {
+	e.ended()
+	return e.model.End(trailer)
+}
+
+// TestFramePinsEnd: the memory of a frame that a read has completed is not pinned any more when the
+// frame ends. A later frame of the same read may invalidate the memory, which waits for the pins.
+func TestFramePinsEnd(t *testing.T) {
+	m := newModel(t, 1<<20)
+	stream, want := appendFrame(nil, nil, plain, 2*least, rand.New(rand.NewPCG(1, 2)))
+	const come = header + 100
+	ends := 0
+	m.Wire = ender{m, func() {
+		ends++
+		for _, pin := range m.Planned() {
+			if pin.Pins() {
+				t.Error("the memory of the frame is pinned at the end of the frame")
+			}
+		}
+	}}
+	_, missing, err := m.Receive(stream[:come], true)
+	if err != nil || missing != len(stream)-come {
+		t.Fatalf("%d bytes are missing, %v", missing, err)
+	}
+	var p frameio.Plan
+	m.Plan(&p)
+	if len(m.Planned()) == 0 || !m.Planned()[0].Pins() {
+		t.Fatal("the memory of the frame is not pinned")
+	}
+	rest := stream[come:]
+	for _, place := range p.Frame {
+		rest = rest[copy(place, rest):]
+	}
+	if _, missing, err := m.Landed(&p, missing, 0); err != nil || missing != 0 || ends != 1 {
+		t.Errorf("%d bytes are missing, %d ends, %v", missing, ends, err)
+	}
+	m.check(t, 1, want)
+}
+
 // TestModel cuts a stream of frames of every kind at random places. Memory must hold the same bytes
 // wherever the stream is cut, for staged, early and predicted frames.
 func TestModel(t *testing.T) {

@@ -15,9 +15,10 @@ type Predictions struct {
 	gap   int          // trailer bytes of the last frame, after its payload
 	size  int          // stream bytes of the predicted frames, without the last gap
 	pins  []regmem.Ref // pins of the memory of the whole read, from Plan to Landed
+	own   int          // number of pins of the current frame, the first ones
 }
 
-func (a *Predictions) release() { a.pins = regmem.ReleaseAll(a.pins) }
+func (a *Predictions) release() { a.pins, a.own = regmem.ReleaseAll(a.pins), 0 }
 
 // Len returns the number of predicted frames.
 func (a *Predictions) Len() int { return len(a.plan.Predicted) }
@@ -83,9 +84,7 @@ func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err erro
 	if !ok || err != nil {
 		return taken, err
 	}
-	if len(payload) > 0 {
-		x.Place(payload)
-	}
+	x.Place(payload)
 	payload = f.Place[:min(n-len(f.Header), len(f.Place))]
 	return len(f.Header) + len(payload), x.begin(payload)
 }
