@@ -4,9 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/pcapgo"
 
 	"viaduct/cmd/viaduct/internal/decode"
 	"viaduct/internal/testkit"
@@ -89,5 +95,55 @@ func TestBusy(t *testing.T) {
 		if !slices.Equal(got, c.want) || (r != nil) != (last >= c.enough) || (r == nil) != errors.Is(err, c.err) {
 			t.Errorf("enough %d, %v: carried out with %v, want %v; %v", c.enough, c.err, got, c.want, err)
 		}
+	}
+}
+
+// TestLateRecord: a packet arrives a Delay after the time that the capture shows, even if the
+// machine was slow while the packet was recorded. An answer is therefore never as early as the
+// question.
+func TestLateRecord(t *testing.T) {
+	l, err := newLine(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := sync.OnceFunc(func() { time.Sleep(2 * Delay) })
+	l.cut = func(b []byte) int { slow(); return len(b) }
+	near, far, err := pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	near = l.join(near)
+	one := []byte("x")
+	for _, c := range []struct{ from, to net.Conn }{{near, far}, {far, near}} {
+		if _, err := c.from.Write(one); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c.to, one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := l.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := pcapgo.NewNgReader(bytes.NewReader(b), pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var times []time.Time
+	for {
+		p, ci, err := r.ReadPacketData()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p[len(p)-1] == 'x' {
+			times = append(times, ci.Timestamp)
+		}
+	}
+	if len(times) != 2 || times[1].Sub(times[0]) < Delay {
+		t.Errorf("question and answer at %v", times)
 	}
 }

@@ -35,6 +35,7 @@ type line struct {
 	released chan struct{} // guarded by clock; closed when silent is 0 again; nil without a hold
 
 	mu   sync.Mutex
+	at   time.Duration           // time of the packets that are being recorded; guarded by mu
 	lose func(frame []byte) bool // guarded by mu
 	lost map[int]bool            // numbers of lost packets; guarded by mu
 
@@ -56,7 +57,7 @@ func newLine(ctx context.Context) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Clock = func() time.Time { return epoch.Add(l.now()) }
+	c.Clock = func() time.Time { return epoch.Add(l.at) } // mu is held, see record
 	l.cap = c
 	return l, nil
 }
@@ -73,6 +74,14 @@ func (l *line) elapsed() time.Duration {
 
 // now returns the time since the start, in whole steps.
 func (l *line) now() time.Duration { return l.elapsed().Truncate(Delay) }
+
+// record calls f with mu held. All packets that f records have the time at which f is called.
+func (l *line) record(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.at = l.now()
+	f()
+}
 
 // hold stops the clock and delivers nothing until n directions have bytes to carry. Their messages
 // then cross, even on a busy machine.
@@ -142,7 +151,8 @@ func (l *line) join(nc net.Conn) net.Conn {
 		nc.Close()
 		return nc
 	}
-	st := l.cap.Stream(addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr()), true)
+	var st *pcapng.Stream
+	l.record(func() { st = l.cap.Stream(addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr()), true) })
 	stop := context.AfterFunc(l.ctx, func() { nc.Close(); far.Close() })
 	var both sync.WaitGroup
 	both.Go(func() { l.pump(st, false, far, nc) })
@@ -192,15 +202,25 @@ type parcel struct {
 	b   []byte        // nil at the end of the stream
 }
 
-// loses reports whether the line loses the frame b. If so, loses records the frame's number packet.
-func (l *line) loses(packet int, b []byte) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lose == nil || !l.lose(b) {
-		return false
+// carryLocked records the frames at the front of b. It returns the frames that the line does not
+// lose, and the bytes of b that are no whole frame yet.
+func (l *line) carryLocked(st *pcapng.Stream, back bool, b []byte) (kept []parcel, rest []byte) {
+	for len(b) > 0 {
+		k := len(b)
+		if l.cut != nil {
+			if k = l.cut(b); k == 0 {
+				break
+			}
+		}
+		packet := st.Data(!back, b[:k])
+		if l.lose != nil && l.lose(b[:k]) {
+			l.lost[packet] = true
+		} else {
+			kept = append(kept, parcel{l.at + Delay, bytes.Clone(b[:k])})
+		}
+		b = b[k:]
 	}
-	l.lost[packet] = true
-	return true
+	return kept, b
 }
 
 // pump carries the bytes of one direction between two connections, until from ends.
@@ -224,26 +244,18 @@ func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 	for begun := false; ; {
 		n, err := from.Read(b)
 		rest = append(rest, b[:n]...)
-		due := l.now() + Delay
-		for len(rest) > 0 {
-			k := len(rest)
-			if l.cut != nil {
-				if k = l.cut(rest); k == 0 {
-					break
-				}
-			}
-			packet := st.Data(!back, rest[:k])
-			if !l.loses(packet, rest[:k]) {
-				way <- parcel{due, bytes.Clone(rest[:k])}
-			}
-			rest = rest[k:]
+		var kept []parcel
+		l.record(func() { kept, rest = l.carryLocked(st, back, rest) })
+		for _, p := range kept {
+			way <- p
 		}
 		if n > 0 && !begun {
 			begun = true
 			l.begins() // after the recording, because the clock may go on here
 		}
 		if err != nil {
-			st.End(!back)
+			var due time.Duration
+			l.record(func() { st.End(!back); due = l.at + Delay })
 			way <- parcel{due, nil}
 			close(way)
 			wg.Wait()
