@@ -303,10 +303,14 @@ func fcviLoss(l *line) error {
 		return err
 	}
 	l.step(1)
-	if err := x.send(l.ctx, vi.NewSend(x.mem.Segment(0, 100))); err != nil {
+	err = x.send(l.ctx, vi.NewSend(x.mem.Segment(0, 100)))
+	if err == nil { // the message may still be before the line, which is about to lose the next one
+		_, err = y.v.RecvWait(l.ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", errBusy, err) // a message that was not lost on purpose
 	}
-	l.step(2)
+	l.step(1)
 	lost := l.loseFirst(iu.SendRqst)
 	if err := x.v.PostSend(vi.NewSend(x.mem.Segment(0, 200))); err != nil {
 		return err
