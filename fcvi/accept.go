@@ -81,9 +81,7 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 	refuse := func(reason iu.Reason) {
 		p.stats.Rejected++
 		p.refuse(now, r, f, h, q.Handle, reason)
-		if len(p.setups) < maxSetups {
-			p.remember(now, key, reason)
-		}
+		p.remember(now, key, reason)
 	}
 	mode := h.Flags.Mode()
 	switch {
@@ -100,7 +98,7 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 	case q.Attributes.Reliability == iu.Unreliable && q.Attributes.Read: // [FCVI-7.3-8]
 		refuse(iu.InvalidRDMARead)
 		return
-	case len(p.setups) >= maxSetups:
+	case len(p.setups)-len(p.ended) >= maxSetups:
 		p.stats.SetupLimit++
 		p.refuse(now, r, f, h, q.Handle, iu.NoResources)
 		return

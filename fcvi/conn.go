@@ -166,14 +166,26 @@ func (c *conn) remember(now fc.Time, reason iu.Reason) {
 	}
 }
 
+// remember stores the outcome of the set-up k. If maxEnded are stored, the port forgets the oldest
+// one: a peer that asks again and again until somebody waits is refused for that reason alone.
 func (p *port) remember(now fc.Time, k setupKey, reason iu.Reason) {
-	s := &setup{reason: reason, until: now + p.np.RATOV()}
-	p.setups[k] = s
-	p.np.Timers().After(s.until, func(fc.Time) {
-		if p.setups[k] == s {
-			delete(p.setups, k)
-		}
-	})
+	p.setups[k] = &setup{reason: reason}
+	p.ended = append(p.ended, endedSetup{k, now + p.np.RATOV()})
+	if len(p.ended) > maxEnded {
+		p.ended[0].until = now
+	}
+	p.forgetOld(now)
+}
+
+// forgetOld forgets the ended set-ups whose time is over.
+func (p *port) forgetOld(now fc.Time) {
+	for len(p.ended) > 0 && p.ended[0].until <= now {
+		delete(p.setups, p.ended[0].key)
+		p.ended = p.ended[1:]
+	}
+	if len(p.ended) > 0 {
+		p.forget.Set(p.ended[0].until)
+	}
 }
 
 // release removes the endpoint from the tables, and does not reuse the handle for the quarantine. A

@@ -222,6 +222,49 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
+// TestAskedOften: a port that has refused more requests than it remembers refuses the next one for its
+// own reason, and gives it to a waiter if there is one. A repeated request is answered as before if the
+// port remembers it, and counts as new if not. [FCVI-C-6] [FCVI-5.3.2-5]
+func TestAskedOften(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.ReliableDelivery) // logs in
+	a.c.disconnect(s.net.Now())
+	s.net.Run(time.Second)
+	all := s.record()
+	ask := func(id uint32, want iu.Reason) {
+		t.Helper()
+		*all = (*all)[:0]
+		h, q := connectRqst(a, b, "x", id)
+		s.inject(0, h, q.Append(nil), func(f *fc.Frame) { f.FCtl = 0x290000 })
+		i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ConnectResp1 })
+		if i < 0 || (*all)[i].h.Status().Reason != want {
+			t.Fatalf("request %d: %v", id, *all)
+		}
+	}
+	const first = 1000
+	last := uint32(first + maxEnded)
+	for id := uint32(first); id <= last; id++ {
+		ask(id, iu.NoMatch)
+	}
+	if len(b.p.setups) != maxEnded || len(b.p.ended) != maxEnded {
+		t.Errorf("%d set-ups, %d ended", len(b.p.setups), len(b.p.ended))
+	}
+	b.c = nil
+	s.serve(s.fake(1, iu.ReliableDelivery), "x")
+	ask(last, iu.NoMatch)
+	if len(b.p.waits) != 1 {
+		t.Error("a repeated request was given to the waiter")
+	}
+	ask(first, iu.Accepted)
+	if len(b.p.waits) != 0 {
+		t.Error("the waiter was not given the request")
+	}
+	s.net.Run(b.p.np.RATOV() + time.Second)
+	if len(b.p.ended) > 1 || len(b.p.setups) > 1 {
+		t.Errorf("%d set-ups, %d ended after R_A_TOV", len(b.p.setups), len(b.p.ended))
+	}
+}
+
 // TestSetupKey: requests with the same connection id from two ports are two set-ups.
 // [FCVI-5.9.10-3]
 func TestSetupKey(t *testing.T) {

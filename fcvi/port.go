@@ -26,7 +26,8 @@ const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	askBytes    = 256 << 10 // bytes of streamed messages per requested response
 	maxAttempts = 4         // [FCVI-8.5-3]
 	discTries   = 3         // [FCVI-8.6-1]
-	maxSetups   = 4096      // set-ups that a port remembers, including finished ones
+	maxSetups   = 4096      // set-ups of a port that have not ended
+	maxEnded    = 4096      // ended set-ups that a port remembers
 )
 
 // A machineConfig configures the state machines of a port.
@@ -88,6 +89,8 @@ type port struct {
 	oxids    oxidPool
 	nextRX   uint16
 	setups   map[setupKey]*setup
+	ended    []endedSetup // set-ups that have ended, the oldest first; setups has them too
+	forget   *fc.Timer    // set to the time of the oldest of ended, if there is one
 	waits    []*wait
 	cache    map[hostKey]mapping
 	told     map[tellKey]fc.Time // when a peer was last told that a handle of its IU is unknown
@@ -111,7 +114,12 @@ type setupKey struct {
 type setup struct {
 	conn   *conn     // nil after the end of the set-up
 	reason iu.Reason // reason in the answer, after the end
-	until  fc.Time   // time at which the record is deleted, after the end
+}
+
+// An endedSetup names a setup that has ended.
+type endedSetup struct {
+	key   setupKey
+	until fc.Time // time at which the port forgets the set-up
 }
 
 type tellKey struct {
@@ -134,6 +142,7 @@ func newPort(np *fc.NPort, cfg machineConfig, room func(dst fc.Addr) int) *port 
 		setups: map[setupKey]*setup{}, cache: map[hostKey]mapping{}, told: map[tellKey]fc.Time{},
 	}
 	p.connSeq = p.rng.Uint32()
+	p.forget = np.Timers().New(p.forgetOld)
 	p.handles.init()
 	p.oxids.init(p)
 	np.Register(fc.TypeFCVI, p)

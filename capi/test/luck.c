@@ -670,6 +670,22 @@ static void many_threads(void) {
 		"%d threads share a VI: %d receives and %d sends come back, %d failures", SHARERS, shared_taken[0], shared_taken[1], thread_bad);
 }
 
+/* Old programs ask without a pause until their server waits. However late the server is, they have
+ * to be told VIP_NO_MATCH, and nothing else. */
+static void late_server(void) {
+	struct addr local, remote;
+	VIP_VI_ATTRIBUTES at;
+	VIP_RETURN r = VIP_NO_MATCH;
+	int i;
+
+	pair(0);
+	for (i = 0; i < 5000 && r == VIP_NO_MATCH; i++)
+		r = VipConnectRequest(a, address(&local, nic, "caller"), address(&remote, nic, "late"), PATIENCE, &at);
+	ok(r == VIP_NO_MATCH, "attempt %d without a server returns %d", i, r);
+	connect_pair(nic, a, nic, b);
+	ok(1, "the server is found");
+}
+
 static int stop;
 
 static void *poster(void *p) {
@@ -895,7 +911,7 @@ static const struct tap_case cases[] = {
 	{"callback", in_callback}, {"notify", notify_in_notify}, {"unmapped", unmapped},
 	{"descriptor-unmapped", descriptor_unmapped}, {"fork", fork_use}, {"exec", fork_exec}, {"fork-first", fork_first},
 	{"signals", signals}, {"exit", exits}, {"vis", many_vis}, {"threads", many_threads},
-	{"torn-down", torn_down}, {"last-word", last_word},
+	{"late-server", late_server}, {"torn-down", torn_down}, {"last-word", last_word},
 	{"posted-and-left", posted_and_left}, {"answers", answers}, {"gathered-by-many", gathered_by_many},
 };
 

@@ -236,7 +236,6 @@ static inline void connect_pair(VIP_NIC_HANDLE cnic, VIP_VI_HANDLE client, VIP_N
 
 	snprintf(disc, sizeof disc, "pair%d.%d", (int)getpid() % 10000, __sync_add_and_fetch(&n, 1));
 	pthread_create(&s.t, NULL, server_run, &s);
-	/* FC-VI remembers 4096 refused requests, for ten seconds each, so the attempts pause. */
 	while ((r = VipConnectRequest(client, address(&local, cnic, "caller"), address(&remote, snic, disc), PATIENCE, &a)) == VIP_NO_MATCH && tap_ms() < end)
 		tap_nap(10);
 	need(r);
