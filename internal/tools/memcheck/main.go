@@ -9,9 +9,12 @@
 // out only if
 //
 //   - it was found in the Go half: the innermost function of the first stack is Go's, and
-//   - no stack names our C code, of the library or the program: neither the stack of the error
-//     itself, nor the stack where the memory was allocated or freed, nor the stack where an
+//   - the memory and the value are not those of our C code, of the library or the program: the stack
+//     where the memory was allocated or freed does not name it, nor does the stack where an
 //     uninitialised value came from.
+//
+// The C code that called the Go half does not count. The stack of the error seldom shows it, because
+// the Go half has stacks of its own; but where the runtime works on the thread's stack, it may.
 //
 // So the report includes an uninitialised byte of the program in a system call of the Go half, and
 // freed memory of the program read by the Go half. Omitted errors are counted by kind and, for a
@@ -146,7 +149,7 @@ func read(r io.Reader) (found []problem, left leftOut, err error) {
 			p.base()
 			switch {
 			case strings.HasPrefix(p.Kind, "Leak_"): // valgrind always prints leaks in XML, and this tool does not search for them
-			case p.ours() || !p.inGo():
+			case !p.inGo() || p.ours():
 				found = append(found, p)
 			default:
 				left.add(p)
@@ -211,8 +214,9 @@ func (p *problem) inGo() bool {
 	return len(p.Stacks) > 0 && len(p.Stacks[0].Frames) > 0 && p.Stacks[0].Frames[0].isGo()
 }
 
+// ours reports whether the memory or the value of an error in the Go half is that of our C code.
 func (p *problem) ours() bool {
-	return slices.ContainsFunc(p.Stacks, func(s stack) bool { return slices.ContainsFunc(s.Frames, frame.isOurs) })
+	return slices.ContainsFunc(p.Stacks[1:], func(s stack) bool { return slices.ContainsFunc(s.Frames, frame.isOurs) })
 }
 
 // title returns the description of the error.
