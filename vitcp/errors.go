@@ -67,11 +67,13 @@ func (e *RemoteError) Error() string {
 var errPeerDisconnected = errors.New("vitcp: the peer disconnected")
 
 // dialError returns the error of package vi for a failed TCP set-up. A refused connection becomes
-// ErrNoMatch, because the host is up but has no listener. [VIA 6.3]
+// ErrNoMatch, because the host is up but has no listener. So does a connection reset by connect,
+// because the listener has ended with the connection in its queue. [VIA 6.3]
 func dialError(err error) error {
 	var ne net.Error
+	sys, _ := errors.AsType[*os.SyscallError](err)
 	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED), sys != nil && *sys == os.SyscallError{Syscall: "connect", Err: syscall.ECONNRESET}:
 		return fmt.Errorf("%w: %w", vi.ErrNoMatch, err)
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
 		return fmt.Errorf("%w: %w", vi.ErrTimeout, err)

@@ -6,12 +6,15 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/vitcpwire"
+	"viaduct/vi"
 )
 
 // A matrix records the effect of each event in each state, as text and as a drawing for graphviz.
@@ -362,5 +365,24 @@ func TestHandedOver(t *testing.T) {
 	l.wait(r.g.ce.Called, w)
 	if taken, _ := l.offer(r, false); !taken || len(l.halfOpen) != 0 {
 		t.Errorf("taken: %t, %d half open", taken, len(l.halfOpen))
+	}
+}
+
+// TestDialError: nobody waits if the host has no listener, or if the listener ends during connect.
+// [VIA 6.3]
+func TestDialError(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want error
+	}{
+		{os.NewSyscallError("connect", syscall.ECONNREFUSED), vi.ErrNoMatch},
+		{os.NewSyscallError("connect", syscall.ECONNRESET), vi.ErrNoMatch},
+		{os.NewSyscallError("connect", syscall.EHOSTUNREACH), vi.ErrNotReachable},
+		{os.NewSyscallError("read", syscall.ECONNRESET), vi.ErrNotReachable}, // during a TLS handshake
+		{os.ErrDeadlineExceeded, vi.ErrTimeout},
+	} {
+		if err := dialError(&net.OpError{Op: "dial", Net: "tcp", Err: c.err}); !errors.Is(err, c.want) || !errors.Is(err, c.err) {
+			t.Errorf("%v: %v, want %v", c.err, err, c.want)
+		}
 	}
 }
