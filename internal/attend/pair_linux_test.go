@@ -1,10 +1,15 @@
 package attend
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
@@ -167,6 +172,65 @@ func TestPairBitsInVain(t *testing.T) {
 			return !d.weary()
 		})
 	}
+}
+
+// TestPairFlippedBits: a peer that flips bits of the pair's memory at random can stop its own
+// connections at most. Those of another pair go on, and all can be closed.
+func TestPairFlippedBits(t *testing.T) {
+	before := pairMemory(t)
+	hostile := pairedConns(t, 4, plainReceiver)
+	for range 3 {
+		for _, c := range hostile {
+			c.send(t)
+		}
+	}
+	var words []atomic.Uint64
+	for inode, memory := range pairMemory(t) {
+		if before[inode] == nil {
+			words = memory
+		}
+	}
+	others := pairedConns(t, 2, plainReceiver)
+	flips := 300 * time.Millisecond
+	if testkit.LongRuns() {
+		flips = 3 * time.Second
+	}
+	for start := time.Now(); time.Since(start) < flips; {
+		for range 1000 {
+			w := &words[rand.IntN(len(words))]
+			for bit := uint64(1) << rand.IntN(64); ; {
+				if old := w.Load(); w.CompareAndSwap(old, old^bit) {
+					break
+				}
+			}
+		}
+		for _, c := range hostile {
+			c.nc.Write([]byte("x"))
+		}
+		for _, c := range others {
+			c.send(t)
+		}
+	}
+}
+
+// pairMemory returns the memory of the pairs of this process, by the number of its file.
+func pairMemory(t *testing.T) map[uint64][]atomic.Uint64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[uint64][]atomic.Uint64)
+	for line := range strings.Lines(string(b)) {
+		var from, to uintptr
+		var rights, offset, device string
+		var inode uint64
+		_, err := fmt.Sscanf(line, "%x-%x %s %s %s %d", &from, &to, &rights, &offset, &device, &inode)
+		if err == nil && strings.Contains(line, "viaduct-pair") {
+			all[inode] = unsafe.Slice((*atomic.Uint64)(*(*unsafe.Pointer)(unsafe.Pointer(&from))), (to-from)/8)
+		}
+	}
+	return all
 }
 
 // A blockingReceiver blocks in Deliver, as the callback of a consumer may.
