@@ -676,10 +676,11 @@ static void late_server(void) {
 	struct addr local, remote;
 	VIP_VI_ATTRIBUTES at;
 	VIP_RETURN r = VIP_NO_MATCH;
-	int i;
+	/* FC-VI remembers 4096 refused requests. VI/TCP pauses for 10 ms between them. */
+	int i, most = strncmp(tap_nic, "fcvi", 4) == 0 ? 5000 : 100;
 
 	pair(0);
-	for (i = 0; i < 5000 && r == VIP_NO_MATCH; i++)
+	for (i = 0; i < most && r == VIP_NO_MATCH; i++)
 		r = VipConnectRequest(a, address(&local, nic, "caller"), address(&remote, nic, "late"), PATIENCE, &at);
 	ok(r == VIP_NO_MATCH, "attempt %d without a server returns %d", i, r);
 	connect_pair(nic, a, nic, b);
