@@ -190,6 +190,9 @@ func TestPairFlippedBits(t *testing.T) {
 			words = memory
 		}
 	}
+	if words == nil {
+		t.Fatal("no memory of a pair")
+	}
 	others := pairedConns(t, 2, plainReceiver)
 	flips := 300 * time.Millisecond
 	if testkit.LongRuns() {

@@ -113,6 +113,8 @@ func TestLateRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	near = l.join(near)
+	defer near.Close()
+	defer far.Close()
 	one := []byte("x")
 	for _, c := range []struct{ from, to net.Conn }{{near, far}, {far, near}} {
 		if _, err := c.from.Write(one); err != nil {
