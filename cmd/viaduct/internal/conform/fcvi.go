@@ -527,7 +527,7 @@ var fcviPassive = []Case{
 			v.request(iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: attempt, Total: 1},
 				fcviCodec.AppendConnectRqst(nil, v.payload()), nil)
 			f, e := v.next(t.g.Patience)
-			// In place of a LOGO, the peer may still know the address from an earlier conversation.
+			// A peer that still knows the address from an earlier conversation sends no LOGO.
 			switch {
 			case e != whole:
 				t.again("FCVI-6.1-2", "no LOGO: %v", e)
