@@ -169,7 +169,7 @@ func TestFPDUsOnTheWire(t *testing.T) {
 func TestMarkersOnTheWire(t *testing.T) {
 	data := pattern(1<<20, 4)
 	t.Run("as Responder", func(t *testing.T) {
-		p, q := asSilentInitiator(t, &Config{Private: []byte("odd"), Interop: Interop{FPDUSize: 1430}}, mpa.Enhanced{}, true)
+		p, q := asSilentInitiator(t, &Config{Private: []byte("odd"), Interop: Interop{FPDUSize: 1430}, SendDepth: 200}, mpa.Enhanced{}, true)
 		if !q.Params().SendMarkers || q.Params().RecvMarkers {
 			t.Errorf("%+v", q.Params())
 		}
@@ -186,10 +186,13 @@ func TestMarkersOnTheWire(t *testing.T) {
 		if _, _, body := p.message(q.mulpdu()); !bytes.Equal(body, data) { // the Decoder checks every marker
 			t.Error("wrong data")
 		}
-		for range 600 { // several FPDUs between two markers [MPA-5.1-4]
-			q.Post(SendWR{Op: OpWrite, Unsignaled: true})
+		const short = 150 // several FPDUs between two markers [MPA-5.1-4]
+		for range short {
+			if err := q.Post(SendWR{Op: OpWrite, Unsignaled: true}); err != nil {
+				t.Fatal(err)
+			}
 		}
-		for range 128 {
+		for range short {
 			p.message(q.mulpdu())
 		}
 	})
