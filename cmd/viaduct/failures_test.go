@@ -36,10 +36,10 @@ func TestPlainAtTLS(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	random(t, filepath.Join(root, "f"), 10)
-	out := filepath.Join(t.TempDir(), "f")
 	for _, scheme := range []string{"vitcp", "iwarp", "sdp", "tcp"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
+			out := filepath.Join(t.TempDir(), "f")
 			listen := listenURL(scheme, "127.0.0.1")
 			_, secure := start(t, 1, "serve", "--root", root, "--listen", listen, "--tls")
 			_, plain := start(t, 1, "serve", "--root", root, "--listen", listen)
