@@ -102,6 +102,16 @@ func (l *lab) device(ctx context.Context, e *end, script string) (*process, erro
 	return e.start(ctx, l.viaduct, "run", "--rdma", "--device", "rxe0="+e.addr.String(), "--", "sh", "-c", functions+script)
 }
 
+// over reports whether the process has ended.
+func (p *process) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // status waits for the end of the process, and returns its exit status, or -1.
 func (p *process) status() int {
 	<-p.ended
