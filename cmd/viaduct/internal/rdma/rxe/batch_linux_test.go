@@ -123,8 +123,8 @@ func TestBatch(t *testing.T) {
 			}
 			a.none()
 			for _, m := range []*block{mine, theirs} {
-				if m.holds != 0 {
-					t.Errorf("%d holds are left", m.holds)
+				if n := m.held(); n != 0 {
+					t.Errorf("%d holds are left", n)
 				}
 			}
 			if calls := mine.calls + theirs.calls; c.calls > 0 && calls != c.calls {
