@@ -71,7 +71,8 @@ const (
 func (p *testPeer) serve(c net.Conn, dials bool) {
 	defer c.Close()
 	pd := p.dev.NewPD()
-	qp, err := p.dev.NewQueuePair(roce.Config{PD: pd, MTU: p.mtu})
+	// The peer repeats its message for more than a minute.
+	qp, err := p.dev.NewQueuePair(roce.Config{PD: pd, MTU: p.mtu, Retries: 1000})
 	if err != nil {
 		return
 	}
