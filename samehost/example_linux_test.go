@@ -11,9 +11,12 @@ import (
 
 // If both ends set SameHost and belong to the same user on the same host, the connection uses
 // shared memory. All transports have this option.
+//
+// With Require, the connection fails otherwise. With Auto it uses TCP then, also if the listener is
+// late.
 func Example() {
 	ctx := context.Background()
-	cfg := &iwarp.Config{SameHost: samehost.Auto} // samehost.Require would fail where Auto uses TCP
+	cfg := &iwarp.Config{SameHost: samehost.Require}
 	l, err := iwarp.Listen("127.0.0.1:0", cfg)
 	if err != nil {
 		log.Fatal(err)

@@ -69,12 +69,17 @@ func pair(t *testing.T, transport string, p Plan, wrap func(net.Conn) net.Conn) 
 func TestTransports(t *testing.T) {
 	for _, transport := range Transports() {
 		t.Run(transport, func(t *testing.T) {
+			shared := transport != "tcp" && runtime.GOOS == "linux" && samehost.Policy(0) == samehost.Auto
 			ends, errs := pair(t, transport, small, nil)
+			// A dialer uses TCP if a busy machine makes the listener late.
+			for end := time.Now().Add(testkit.Patience); shared && !ends[0].SharedMemory && time.Now().Before(end); {
+				ends, errs = pair(t, transport, small, nil)
+			}
 			for i, e := range ends {
 				if errs[i] != nil {
 					t.Errorf("end %d: %v", i, errs[i])
 				}
-				if shared := transport != "tcp" && runtime.GOOS == "linux" && samehost.Policy(0) == samehost.Auto; e.SharedMemory != shared {
+				if e.SharedMemory != shared {
 					t.Errorf("end %d: through shared memory %t, want %t", i, e.SharedMemory, shared)
 				}
 				if !e.Orderly || e.Digest == "" || e.Sends == 0 || e.ReceivedBytes == 0 {
