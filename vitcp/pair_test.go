@@ -164,18 +164,18 @@ func (p *pair) connect(t testing.TB) {
 		accepted <- err
 	}()
 	<-waiting
+	must(t, askFor(ctx, p.a, p.na.addr("client"), p.nb.addr("server")))
+	must(t, <-accepted)
+}
+
+// askFor repeats a connection request until the other side waits for the request.
+func askFor(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
-		_, err := p.a.ConnectRequest(ctx, p.na.addr("client"), p.nb.addr("server"))
-		if errors.Is(err, vi.ErrNoMatch) && ctx.Err() == nil {
-			continue // the wait for the request is not posted yet
+		_, err := v.ConnectRequest(ctx, local, remote)
+		if !errors.Is(err, vi.ErrNoMatch) || ctx.Err() != nil {
+			return err
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		break
-	}
-	if err := <-accepted; err != nil {
-		t.Fatal(err)
+		time.Sleep(time.Millisecond)
 	}
 }
 

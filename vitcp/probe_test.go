@@ -41,6 +41,13 @@ func newProbe(t testing.TB, nc net.Conn) *probe {
 	return &probe{t: t, nc: nc}
 }
 
+// unmatched closes a probe whose request came before the call that waits for it. It pauses before
+// the next request.
+func (p *probe) unmatched() {
+	p.nc.Close()
+	time.Sleep(time.Millisecond)
+}
+
 // raw sends b.
 func (p *probe) raw(b []byte) {
 	p.t.Helper()
@@ -307,7 +314,8 @@ func serveProbe(t testing.TB, o sessionOpts) *session {
 		s.greet(vitcpwire.ConnectRequest, vitcpwire.Header{Number: o.first, Posted: o.posted}, ce, o.security)
 		a := s.recv()
 		if a.h.Type == vitcpwire.ConnectNoMatch {
-			continue // no call waits for the request yet
+			s.unmatched()
+			continue
 		}
 		if a.h.Type != vitcpwire.ConnectAccept {
 			t.Fatalf("answer %v", a.h)

@@ -192,13 +192,7 @@ func TestVIT_2_2_2_2_1(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			for {
-				_, err = v.ConnectRequest(ctx, client.addr("from-"+name), n.addr(name))
-				if !errors.Is(err, vi.ErrNoMatch) {
-					break
-				}
-			}
-			if err != nil {
+			if err := askFor(ctx, v, client.addr("from-"+name), n.addr(name)); err != nil {
 				t.Error(err)
 				return
 			}

@@ -278,6 +278,7 @@ func TestVIT_4_3_Called(t *testing.T) {
 			}
 			x := q.recv()
 			if x.h.Type == vitcpwire.ConnectNoMatch {
+				q.unmatched()
 				continue
 			}
 			// [VIT-4.3-5] [V-46]

@@ -39,14 +39,8 @@ func TestSharePort(t *testing.T) {
 	calls := func(n *nicUnderTest, d string, answered <-chan error) {
 		t.Helper()
 		v := newVI(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
-		for {
-			_, err := v.ConnectRequest(ctx, at("caller"), at(d))
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, vi.ErrNoMatch) || ctx.Err() != nil {
-				t.Fatalf("call of %s: %v", d, err)
-			}
+		if err := askFor(ctx, v, at("caller"), at(d)); err != nil {
+			t.Fatalf("call of %s: %v", d, err)
 		}
 		if err := <-answered; err != nil {
 			t.Fatalf("wait for %s: %v", d, err)
