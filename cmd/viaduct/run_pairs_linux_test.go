@@ -38,8 +38,9 @@ func TestRunPairStorm(t *testing.T) {
 			t.Run(us+"us/restart="+restart, func(t *testing.T) {
 				t.Parallel()
 				server, port := pairServer(t, program)
-				c := startRun(t, []string{"--same-host"}, program, "storm", port, strconv.Itoa(n), us, restart)
+				c := startRun(t, []string{"--same-host"}, afterLine(program, "storm", port, strconv.Itoa(n), us, restart)...)
 				ends := []func(){stormThreads(c.supervisor()), stormThreads(server.supervisor())}
+				io.WriteString(c.in, "\n")
 				code, es := c.finish()
 				for _, end := range ends {
 					end()

@@ -827,8 +827,9 @@ func TestRunStorm(t *testing.T) {
 			t.Run(us+"us/restart="+restart, func(t *testing.T) {
 				t.Parallel()
 				to := newTarget(t)
-				s := startRun(t, []string{"--to", to.rule}, program, "storm", to.port, strconv.Itoa(n), us, restart)
+				s := startRun(t, []string{"--to", to.rule}, afterLine(program, "storm", to.port, strconv.Itoa(n), us, restart)...)
 				end := stormThreads(s.supervisor())
+				io.WriteString(s.in, "\n")
 				code, es := s.finish()
 				end()
 				if carried := count(es, "connect", "sdp"); code != 0 || carried != n || to.plain.Load() != 0 {
@@ -838,6 +839,12 @@ func TestRunStorm(t *testing.T) {
 			})
 		}
 	}
+}
+
+// afterLine returns a command that runs a program after a line of input. A test needs it to find the
+// supervisor of a program that ends by itself.
+func afterLine(program ...string) []string {
+	return append([]string{"sh", "-c", `read x && exec "$0" "$@"`}, program...)
 }
 
 // stormThreads sends SIGURG, used by Go's scheduler, to every thread of a process until the
