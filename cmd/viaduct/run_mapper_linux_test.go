@@ -36,18 +36,14 @@ while True: l.accept()[0].close()
 	found := func(what string, services ...service) {
 		t.Helper()
 		for _, s := range services {
-			eventually(t, what+": an answer for the service", func() bool {
-				c := portmap.NewClient(portmap.ClientConfig{Server: mapper})
-				m, err := c.Resolve(t.Context(),
-					portmap.Query{Service: netip.MustParseAddrPort("127.0.0.1:" + s.port),
-						Local: netip.MustParseAddrPort("127.0.0.1:40000")})
-				return err == nil && m.Address == netip.MustParseAddrPort("127.0.0.1:"+s.sdp)
-			})
+			eventually(t, what+": an answer for the service",
+				func() bool { return resolves(t, mapper, "127.0.0.1:"+s.port, "127.0.0.1:"+s.sdp) })
 		}
 	}
 	a, b := begin(), begin()
 	found("side by side", a, b)
-	if count(a.explained(), "portmap", "udp") != 1 || count(b.explained(), "portmap", "registered") != 1 {
+	// A Port Mapper that is slow to answer is registered with again.
+	if count(a.explained(), "portmap", "udp") != 1 || count(b.explained(), "portmap", "registered") == 0 {
 		t.Errorf("%+v\n%+v", a.explained(), b.explained())
 	}
 	syscall.Kill(a.supervisor(), syscall.SIGKILL)
@@ -77,17 +73,21 @@ socket.create_server(("127.0.0.1", int(sys.argv[1]))).accept()
 `, port)
 	for service, sdp := range map[string]string{"127.0.0.1:" + port: "127.0.0.1:" +
 		s.sdpPort(port), "127.0.0.1:1": "127.0.0.1:2"} {
-		c := portmap.NewClient(portmap.ClientConfig{Server: mapper})
-		m, err := c.Resolve(t.Context(), portmap.Query{Service: netip.MustParseAddrPort(service),
-			Local: netip.MustParseAddrPort("127.0.0.1:40000")})
-		if err != nil || m.Address.String() != sdp {
-			t.Errorf("%s: %v, %v, want %s", service, m.Address, err, sdp)
-		}
+		eventually(t, "the answer "+sdp+" for "+service, func() bool { return resolves(t, mapper, service, sdp) })
 	}
-	if count(s.explained(), "portmap", "registered") != 1 {
+	// A Port Mapper that is slow to answer is registered with again.
+	if count(s.explained(), "portmap", "registered") == 0 {
 		t.Errorf("%+v", s.explained())
 	}
 	s.stop(syscall.SIGTERM)
+}
+
+// resolves reports whether a Port Mapper maps the address of a service to the address sdp.
+func resolves(t *testing.T, mapper netip.AddrPort, service, sdp string) bool {
+	c := portmap.NewClient(portmap.ClientConfig{Server: mapper})
+	m, err := c.Resolve(t.Context(), portmap.Query{Service: netip.MustParseAddrPort(service),
+		Local: netip.MustParseAddrPort("127.0.0.1:40000")})
+	return err == nil && m.Address.String() == sdp
 }
 
 // If another program has the Port Mapper's UDP port, the user is informed and the program runs.
