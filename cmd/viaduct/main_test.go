@@ -225,7 +225,15 @@ func startWith(t *testing.T, prepare func(*exec.Cmd), n int, args ...string) (*p
 // begin starts a command after prepare has modified it, and does not wait for the exit.
 func begin(t *testing.T, prepare func(*exec.Cmd), args ...string) *proc {
 	t.Helper()
-	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, maxLines),
+	return beginKeeping(t, maxLines, prepare, args...)
+}
+
+// beginKeeping is begin for a command that blocks when the test has not read the given number of
+// lines of stdout, and those in the pipe. The lines must be read before the command can end: see
+// drain.
+func beginKeeping(t *testing.T, lines int, prepare func(*exec.Cmd), args ...string) *proc {
+	t.Helper()
+	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, lines),
 		done: make(chan struct{})}
 	prepare(p.cmd)
 	stdout, err := p.cmd.StdoutPipe()
@@ -282,6 +290,14 @@ func (p *proc) line() string {
 		p.t.Fatalf("no line came\n%s", p.stderr())
 		return ""
 	}
+}
+
+// drain drops the remaining lines of stdout.
+func (p *proc) drain() {
+	go func() {
+		for range p.out {
+		}
+	}()
 }
 
 func (p *proc) stderr() string {
