@@ -294,7 +294,9 @@ func TestRefreshMSS(t *testing.T) {
 
 // TestSizeAge checks that the segment size is read again after a second, or after four MiB were
 // sent with it, unless it is fixed. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [I-27]
-func TestSizeAge(t *testing.T) {
+func TestSizeAge(t *testing.T) { inBubble(t, testSizeAge) }
+
+func testSizeAge(t *testing.T) {
 	for _, c := range []struct {
 		fixed bool
 		since int
@@ -303,7 +305,7 @@ func TestSizeAge(t *testing.T) {
 	}{
 		{false, 0, 0, false},
 		{false, mssBytes - 1, mssAge / 2, false},
-		{false, mssBytes, 0, true},
+		{false, mssBytes, 1, true},
 		{false, 0, mssAge, true},
 		{true, mssBytes, mssAge, false},
 	} {
@@ -312,6 +314,7 @@ func TestSizeAge(t *testing.T) {
 			cfg.Interop.FPDUSize = 5000
 		}
 		_, q := asResponder(t, cfg)
+		time.Sleep(time.Minute) // no size was asked for at time 0
 		q.link.fc.WithSender(func() {
 			x := &q.tx.mss
 			size, was := x.mulpdu.Load(), time.Since(q.active.born)-c.age
