@@ -506,6 +506,7 @@ func TestLateFailure(t *testing.T) {
 		if err := ended(t, q); !errors.Is(err, ErrClosed) {
 			t.Error(err)
 		}
+		<-q.life.gone.C() // the requests are flushed before, which is a state of its own
 		was := q.life.Load()
 		(*engine)(q).Failed(late)
 		if is := q.life.Load(); is != was {
