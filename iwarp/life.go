@@ -189,7 +189,7 @@ func (l *life) awaitEnd(d time.Duration) (ending, error) {
 	case <-l.ended.C():
 		return endQuiet, ErrClosed
 	case <-late:
-		return endAbort, ErrClosed
+		return l.endingLate()
 	}
 	select {
 	case <-l.peerEnd.C():
@@ -197,8 +197,20 @@ func (l *life) awaitEnd(d time.Duration) (ending, error) {
 	case <-l.ended.C():
 		return endQuiet, ErrClosed
 	case <-late:
+		return l.endingLate()
+	}
+}
+
+// endingLate returns the results of awaitEnd when the time is over. The events count first, because
+// a process that was stopped for the whole time finds them and the end of the time together.
+func (l *life) endingLate() (ending, error) {
+	switch {
+	case l.bothEnded():
+		return endQuiet, io.EOF
+	case l.drained.has():
 		return endLate, ErrClosed
 	}
+	return endAbort, ErrClosed
 }
 
 // cause returns why the stream ended, or nil.

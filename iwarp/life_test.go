@@ -460,6 +460,18 @@ func TestPeerStaysOpen(t *testing.T) {
 	})
 }
 
+// TestStoppedWhileClosing checks that a Close that finds the end of our direction together with the
+// end of its time, as after a stop of the process, does not reset the connection. [I-33]
+func TestStoppedWhileClosing(t *testing.T) {
+	for range 100 {
+		var l life
+		l.drained.happen()
+		if how, err := l.awaitEnd(1); how != endLate || err != ErrClosed {
+			t.Fatalf("ends by %d with %v, want %d", how, err, endLate)
+		}
+	}
+}
+
 // TestAbort checks that Abort resets the connection, and flushes requests in the order of posting.
 // [DDP-6.2.2-2]
 func TestAbort(t *testing.T) {
