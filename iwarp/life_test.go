@@ -13,6 +13,7 @@ import (
 	"viaduct/internal/regmem"
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
 )
 
@@ -551,8 +552,10 @@ func TestIdleTimeout(t *testing.T) {
 			t.Errorf("an idle stream was ended after %v of %v", after, idle)
 		}
 	})
-	// The timer must work over a socket too.
-	_, q := asResponder(t, &Config{Interop: Interop{NoNudge: true}, IdleTimeout: 50 * time.Millisecond})
+	// The timer must work over a socket too. The peer expects no FPDU, because the stream may end
+	// before it has sent one.
+	_, q := asSilentInitiator(t, &Config{IdleTimeout: 50 * time.Millisecond},
+		mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
 	if err := ended(t, q); !errors.Is(err, ErrTimeout) {
 		t.Error(err)
 	}
