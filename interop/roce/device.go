@@ -170,7 +170,7 @@ func runExample(ctx context.Context, bin string, g *guest) error {
 		case err == nil && strings.Contains(string(out), `read back "hello from Go"`):
 			return <-served
 		case ctx.Err() != nil || !strings.Contains(fmt.Sprint(err), "refused"):
-			return fmt.Errorf("%q, %w", out, err)
+			return fmt.Errorf("%q, %w (guest: %v)", out, err, <-served)
 		}
 		time.Sleep(50 * time.Millisecond) // until the guest's program listens
 	}

@@ -115,6 +115,20 @@ func useMemory(ctx context.Context, dev *roce.Device, g *guest, mtu int, lossy b
 		return err
 	}
 	defer l.qp.Close()
+	err = l.use(mtu, lossy)
+	l.c.Close()
+	out, e := <-l.out, <-l.err
+	if err == nil {
+		err = e
+	}
+	if err == nil && strings.TrimSpace(out) != "4711" {
+		err = fmt.Errorf("the guest's word is %q", out)
+	}
+	return err
+}
+
+// use is useMemory over a connected queue pair. It leaves the word 4711 in the guest's memory.
+func (l *loan) use(mtu int, lossy bool) error {
 	for _, n := range []int{1, 3, 4, 1000, mtu, mtu + 1, 65536, 999_999} {
 		data, back := make([]byte, n), make([]byte, n)
 		for i := range data {
@@ -145,10 +159,5 @@ func useMemory(ctx context.Context, dev *roce.Device, g *guest, mtu int, lossy b
 	if c, err := l.do(roce.SendWR{Op: roce.OpWrite, SG: []roce.SGE{roce.Buf(make([]byte, 9))}, Remote: bad}); c.Status != roce.StatusRemoteAccess && !(lossy && c.Status == roce.StatusRetryExceeded) {
 		return fmt.Errorf("a wrong key: %v, %w", c.Status, err)
 	}
-	l.c.Close()
-	out, err := <-l.out, <-l.err
-	if err == nil && strings.TrimSpace(out) != "4711" {
-		err = fmt.Errorf("the guest's word is %q", out)
-	}
-	return err
+	return nil
 }
