@@ -267,11 +267,13 @@ func pingpong(provider, endpoint string, args ...string) trial {
 		}}
 }
 
+// qperf returns a trial of qperf's tests. A side waits for a minute for the other: in 5 s, its default,
+// a busy machine may not let the other answer.
 func qperf(long bool, tests ...string) trial {
 	return trial{name: "qperf " + strings.Join(tests, " "), needs: []string{"qperf"}, says: " =  ", long: long,
 		pair: func(_ *lab, port string) (server, client []string) {
-			client = append([]string{"qperf", "-lp", port, "-t", "1", "--use_cm", "1", "127.0.0.1"}, tests...)
-			return []string{"qperf", "-lp", port}, append(client, "quit")
+			client = append([]string{"qperf", "-lp", port, "-t", "1", "-to", "60", "--use_cm", "1", "127.0.0.1"}, tests...)
+			return []string{"qperf", "-lp", port, "-lto", "60"}, append(client, "quit")
 		}}
 }
 

@@ -91,10 +91,11 @@ var cmPrograms = []trial{
 }
 
 // qperf returns a trial of qperf's tests. Unless connecting by rdma_cm, qperf uses the first GID of
-// the device.
+// the device. A side waits for a minute for the other: in 5 s, its default, a busy machine may not let
+// the other answer.
 func qperf(name string, long bool, tests string) trial {
 	return trial{name: name, long: long, needs: []string{"qperf"}, says: strings.Fields(tests),
-		script: `qperf -lp $PORT & listens; qperf -lp $PORT -t 1 -cm1 $ADDR ` + tests + `; c=$?; qperf -lp $PORT $ADDR quit; wait; exit $c`}
+		script: `qperf -lp $PORT -lto 60 & listens; qperf -lp $PORT -t 1 -to 60 -cm1 $ADDR ` + tests + `; c=$?; qperf -lp $PORT -to 60 $ADDR quit; wait; exit $c`}
 }
 
 // fio returns a trial that runs a fio job at each end. verb is the operation of the client; the
