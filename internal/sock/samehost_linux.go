@@ -187,12 +187,19 @@ func (o *conn) share(ctx context.Context, dir string, required bool) error {
 	}
 	for {
 		err = o.ask(ctx, m, names, end, required)
-		if err == nil || !required || err.Error() != whyNotAccepted || time.Now().After(end) {
+		if err == nil || !required || !stoppedWaiting(err) || time.Now().After(end) {
 			return err
 		}
 		// The listener waits only as long as suits dialers with TCP as an alternative. The dialer
 		// here has none, and repeats the request.
 	}
+}
+
+// stoppedWaiting reports whether err of a request means that the listener has stopped waiting: for
+// the accept of the connection, or for the request itself. The listener closes the rendezvous if
+// this process stands still for requestTimeout before it sends the request.
+func stoppedWaiting(err error) bool {
+	return err.Error() == whyNotAccepted || errors.Is(err, unix.EPIPE)
 }
 
 // ask makes one request with new memory, and moves the bytes of o to the new memory after a grant.

@@ -424,6 +424,28 @@ func TestRequiredWaits(t *testing.T) {
 	})
 }
 
+// TestStoppedWaiting: a dialer that requires shared memory repeats a request only if the listener has
+// not waited long enough, also if the listener has closed the rendezvous before the request.
+func TestStoppedWaiting(t *testing.T) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[0])
+	unix.Close(ends[1])
+	late := os.NewSyscallError("sendmsg", unix.Sendmsg(ends[0], []byte("x"), nil, nil, unix.MSG_NOSIGNAL))
+	for err, want := range map[error]bool{
+		errors.New(whyNotAccepted): true,
+		late:                       true,
+		errors.New(whyNoMeeting):   false,
+		os.ErrDeadlineExceeded:     false,
+	} {
+		if got := stoppedWaiting(err); got != want {
+			t.Errorf("%v: %t", err, got)
+		}
+	}
+}
+
 // TestRendezvousRefuses: a dialer that sends false claims gets no shared memory.
 func TestRendezvousRefuses(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
