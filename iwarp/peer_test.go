@@ -19,7 +19,10 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	terminateTimeout = patience // a peer must make room for the Terminate in this time
+	testkit.Main(m)
+}
 
 // A peer is the other side of a stream, controlled by the test. It puts the test's segments, valid
 // or not, into FPDUs, and returns the answers.
@@ -67,9 +70,7 @@ func newPeer(t testing.TB, begin func(context.Context, net.Conn, *Config) (*Queu
 	a, b := peerPair(t)
 	t.Cleanup(func() { a.Close() })
 	if b, ok := b.(*net.TCPConn); ok {
-		// The socket must take a Terminate within two seconds. With a buffer of megabytes, a slow
-		// machine would have to read as much in this time.
-		b.SetWriteBuffer(128 << 10)
+		b.SetWriteBuffer(128 << 10) // less than the messages that are to fill the socket
 	}
 	type result struct {
 		q   *QueuePair
@@ -151,8 +152,6 @@ func (p *peer) raw(b []byte) {
 
 // more waits until bytes arrive, for patience at most, and appends them to p.buf.
 func (p *peer) more() error {
-	// The buffer is large, because a slow machine has only a second to read megabytes before a
-	// Terminate.
 	var b [64 << 10]byte
 	p.c.SetReadDeadline(time.Now().Add(patience))
 	n, err := p.c.Read(b[:])
