@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"viaduct/samehost"
 )
 
 // A session runs commands of a page of the documentation, with free ports instead of the printed
@@ -149,6 +147,15 @@ func withoutNudges(printed []string) []string {
 	})
 }
 
+// overTCP returns the shown lines for a listener that is slow, as on a busy machine: its connection
+// goes over TCP.
+func overTCP(shown []string) (all []string) {
+	for _, l := range shown {
+		all = append(all, strings.ReplaceAll(l, ", through shared memory", ""))
+	}
+	return all
+}
+
 // TestGuideCommands runs the sessions in the pages of docs (blocks of the language console), and
 // compares the output. Each page has a separate directory. The output of background commands is
 // ignored.
@@ -201,9 +208,6 @@ func TestGuideCommands(t *testing.T) {
 				case in && len(commands) == 0:
 					t.Fatalf("%s: %q follows no command", page, l)
 				case in:
-					if samehost.Auto != 0 { // in this build, the default is TCP
-						l = strings.ReplaceAll(l, ", through shared memory", "")
-					}
 					shown[len(shown)-1] = append(shown[len(shown)-1], l)
 				}
 			}
@@ -223,7 +227,8 @@ func TestGuideCommands(t *testing.T) {
 				if len(b) == 0 {
 					printed = nil
 				}
-				if !strings.HasSuffix(c, "&") && !asShown(shown[i], withoutNudges(printed)) {
+				printed = withoutNudges(printed)
+				if !strings.HasSuffix(c, "&") && !asShown(shown[i], printed) && !asShown(overTCP(shown[i]), printed) {
 					t.Errorf("%s prints\n%s\nand not\n%s", c, b, strings.Join(shown[i], "\n"))
 				}
 			}
