@@ -124,10 +124,10 @@ func TestLeftStays(t *testing.T) {
 	if s := p.c.att.State(); s != attend.Shared {
 		t.Fatalf("it begins in state %v", s)
 	}
-	p.c.att.Dedicate()
 	left := func(left bool) { p.c.WithReceiver(func() { p.c.rx.left = left }) }
 	for range 3 {
-		left(true)
+		left(true) // before there is an attendant, which would retire with nothing left
+		p.c.att.Dedicate()
 		for range 20 {
 			p.c.sock.Load().Interrupt()
 			time.Sleep(time.Millisecond)
@@ -141,7 +141,6 @@ func TestLeftStays(t *testing.T) {
 			p.c.sock.Load().Interrupt()
 			return p.c.att.State() == attend.Shared
 		})
-		p.c.att.Dedicate()
 	}
 }
 
