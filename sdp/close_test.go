@@ -280,7 +280,10 @@ func TestEndsBehindDisConn(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			// Both messages leave together, because the stream ends two seconds after the DisConn.
+			w.more = true
 			w.send(sdpwire.Message{MID: sdpwire.DisConn}, "")
+			w.more = false
 			w.sendOp(sdpwire.Message{MID: sdpwire.AbortConn}, "", iwarp.OpSendSE, 0)
 			if own {
 				w.qp.CloseWrite()

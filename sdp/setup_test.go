@@ -25,6 +25,7 @@ type wirePeer struct {
 	layout sdpwire.Layout
 	seq    uint32
 	ack    uint32
+	more   bool // whether sent messages wait for the next one
 }
 
 var goodHello = sdpwire.Hello{Bufs: 32, MajV: 1, MinV: 1, MaxAdverts: 8, DesRemRcvSz: 1 << 14,
@@ -121,7 +122,7 @@ func (w *wirePeer) sendOp(m sdpwire.Message, payload string, op iwarp.Op, inv ui
 	w.seq++
 	m.Len = uint32(m.MID.HeaderLen() + len(payload))
 	b := append(m.Append(nil, w.layout), payload...)
-	w.qp.Post(iwarp.SendWR{Op: op, Invalidate: inv, SG: []iwarp.SGE{iwarp.Buf(b)}, Unsignaled: true})
+	w.qp.Post(iwarp.SendWR{Op: op, Invalidate: inv, SG: []iwarp.SGE{iwarp.Buf(b)}, Unsignaled: true, More: w.more})
 }
 
 func (w *wirePeer) close() {
