@@ -313,8 +313,8 @@ func TestSourceFull(t *testing.T) {
 		t.Fatalf("%d messages have begun", begun)
 	}
 	rest := make([]byte, 70000)
-	q.link.fc.WithReceiver(func() { s.limit = 0 })
-	s.lend(rest)
+	// Both change at once, because another goroutine may receive what was left.
+	q.link.fc.WithReceiver(func() { s.limit, s.into = 0, rest })
 	for range 2 {
 		poll()
 	}
