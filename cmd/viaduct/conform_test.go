@@ -63,7 +63,7 @@ func TestConform(t *testing.T) {
 		t.Run(p.scheme, func(t *testing.T) {
 			t.Parallel()
 			_, urls := start(t, 1, append(p.args, p.listen)...)
-			allPass(t, conformReport(t, 0, "--dangerous", conformTarget(urls[0])))
+			allPass(t, conformReport(t, 0, "--dangerous", "--patience", "10s", conformTarget(urls[0])))
 		})
 	}
 	if !testkit.LongRuns() {
@@ -73,7 +73,7 @@ func TestConform(t *testing.T) {
 	for _, p := range conformDialers { // the started clients inherit the variable that makes them the command
 		t.Run(p.scheme+" active", func(t *testing.T) {
 			t.Parallel()
-			allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+
+			allPass(t, conformReport(t, 0, "--dangerous", "--patience", "10s", "--listen", "--exec", "exec "+
 				os.Args[0]+" "+p.command, p.listen))
 		})
 	}
@@ -326,24 +326,31 @@ func TestConformFaults(t *testing.T) {
 	wg.Wait()
 }
 
-// found runs conform. conform must exit with 1 and report a failure of the requirement row.
+// found runs conform. conform must exit with 1 and report a failure of the requirement row. A peer on
+// a busy machine may be slower than most cases need to wait, so that a second run waits longer.
 func found(t *testing.T, fault, row string, args ...string) {
-	out := run(t, append([]string{"conform", "--json", "--patience", "2s"}, args...)...)
-	var r conform.Report
-	if err := json.Unmarshal([]byte(lastLine(out.stdout)), &r); err != nil {
-		t.Errorf("%s: %v\n%s", fault, err, out.stderr)
-		return
-	}
-	all, named := []string{}, false
-	for _, x := range r.Results {
-		if x.Verdict == conform.Fail {
-			all = append(all, x.Row+" ("+x.Name+": "+x.Detail+")")
-			named = named || x.Row == row
+	var missed string
+	for _, patience := range []string{"2s", "20s"} {
+		out := run(t, append([]string{"conform", "--json", "--patience", patience}, args...)...)
+		var r conform.Report
+		if err := json.Unmarshal([]byte(lastLine(out.stdout)), &r); err != nil {
+			t.Errorf("%s: %v\n%s", fault, err, out.stderr)
+			return
 		}
+		all, named := []string{}, false
+		for _, x := range r.Results {
+			if x.Verdict == conform.Fail {
+				all = append(all, x.Row+" ("+x.Name+": "+x.Detail+")")
+				named = named || x.Row == row
+			}
+		}
+		if named && out.code == 1 {
+			return
+		}
+		missed = fmt.Sprintf("exit %d; %s is not among what was found: %s", out.code, row, strings.Join(all, "; "))
+		t.Logf("%s, with a patience of %s: %s", fault, patience, missed)
 	}
-	if !named || out.code != 1 {
-		t.Errorf("%s: exit %d; %s is not among what was found: %s", fault, out.code, row, strings.Join(all, "; "))
-	}
+	t.Errorf("%s: %s", fault, missed)
 }
 
 // startFaulty starts the server of a scheme with one fault, and returns the server's process and
