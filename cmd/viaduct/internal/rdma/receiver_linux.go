@@ -184,8 +184,8 @@ func (r *receiver) depth() int {
 	return int(r.ring.n) + 1
 }
 
-// notReadyFor bounds how long a message waits for a receive.
-const notReadyFor = 2 * time.Second
+// notReadyFor bounds how long a message waits for a receive. Tests change it.
+var notReadyFor = 2 * time.Second
 
 // Full implements [ulp.Source]. A message without a posted receive stays at the stream for a
 // while. iWARP has no "receiver not ready", so the stream could end at once. But programs written
