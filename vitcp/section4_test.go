@@ -611,8 +611,9 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		// Three providers stand for three processes at one address and port. Only one process can
 		// wait there, and the requests of the others find the waiting process. When the first
 		// process has closed, another waits there.
-		first := openNIC(t, openProvider(t, Config{Listen: "127.0.0.1:0"}))
-		other := func() *nicUnderTest { return openNIC(t, openProvider(t, Config{Port: first.port()})) }
+		port := freePort(t)
+		first := openNIC(t, openProvider(t, Config{Listen: fmt.Sprint("127.0.0.1:", port)}))
+		other := func() *nicUnderTest { return openNIC(t, openProvider(t, Config{Port: port})) }
 		at := func(d string) vi.Address { return first.addr(d) }
 		meet := func(na, nb *nicUnderTest, x, y string) {
 			t.Helper()
