@@ -14,7 +14,10 @@ import (
 // of a few messages. A write to a full socket must wait, and later writes must be sent afterwards.
 // [SDP-4.1-1]
 func TestStraight(t *testing.T) {
-	a, b := pair(t, Options{}, Options{})
+	// The mode is pinned, because a write that changes the mode is queued. Auto changes the mode
+	// after a second with small writes alone.
+	opt := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1 << 30}
+	a, b := pair(t, opt, opt)
 	defer shut(t, a, b)
 	var want []byte
 	write := func(n int) (queued bool) {
