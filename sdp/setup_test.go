@@ -368,9 +368,14 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		if l.Refused() == 0 && l.Failed() == 0 {
 			t.Error("nothing was refused or timed out")
 		}
-		s, err := l.AcceptConn(context.Background())
-		if err != nil {
-			t.Fatal(err)
+		var s *Conn
+		for s == nil || s.RemoteAddr().String() != c.LocalAddr().String() {
+			if s != nil { // its dialer has failed, because it was late
+				shutOne(t, s)
+			}
+			if s, err = l.AcceptConn(context.Background()); err != nil {
+				t.Fatal(err)
+			}
 		}
 		shut(t, c, s)
 		for _, nc := range idle {
