@@ -33,6 +33,7 @@ type line struct {
 	stood    time.Duration // guarded by clock; the time that a stopped clock shows
 	silent   int           // guarded by clock; see hold
 	released chan struct{} // guarded by clock; closed when silent is 0 again; nil without a hold
+	begun    chan struct{} // has an element for each direction that began in a hold
 
 	mu   sync.Mutex
 	at   time.Duration           // time of the packets that are being recorded; guarded by mu
@@ -89,6 +90,17 @@ func (l *line) hold(n int) {
 	l.clock.Lock()
 	defer l.clock.Unlock()
 	l.stood, l.silent, l.released = time.Since(l.start), n, make(chan struct{})
+	l.begun = make(chan struct{}, n)
+}
+
+// awaitBegin waits until one more direction has begun since hold, or the line is closed, or failed is
+// closed.
+func (l *line) awaitBegin(failed <-chan struct{}) {
+	select {
+	case <-l.begun:
+	case <-failed:
+	case <-l.ctx.Done():
+	}
 }
 
 // begins is called when a direction gets its first bytes to carry. The last direction to begin ends
@@ -99,6 +111,7 @@ func (l *line) begins() {
 	if l.silent == 0 {
 		return
 	}
+	l.begun <- struct{}{}
 	if l.silent--; l.silent == 0 {
 		l.start = time.Now().Add(-l.stood)
 		close(l.released)

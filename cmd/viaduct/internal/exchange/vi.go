@@ -194,12 +194,14 @@ func vitcpPeer(l *line) error {
 	var wg sync.WaitGroup
 	var errs [2]error
 	for i, e := range ends {
-		time.Sleep(Delay / 8) // A sends first, so that the picture is the same every time
+		ended := make(chan struct{})
 		wg.Go(func() {
+			defer close(ended)
 			if errs[i] = e.v.ConnectPeerRequest(at[i], at[1-i], Patience); errs[i] == nil {
 				_, errs[i] = e.v.ConnectPeerWait(l.ctx)
 			}
 		})
+		l.awaitBegin(ended) // A sends first, so that the picture is the same every time
 	}
 	wg.Wait()
 	l.step(3)
