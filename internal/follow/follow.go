@@ -42,10 +42,13 @@ func (f *File) Read(read func(io.Reader) error) (changed bool, err error) {
 		return false, err
 	}
 	defer r.Close()
+	if st, err = r.Stat(); err != nil { // of the opened file, because path may name another one by now
+		return false, err
+	}
 	if err := read(r); err != nil {
 		return false, err
 	}
-	f.last = st // from before the read, so that a change during it is noticed
+	f.last = st // as before the read, so that a change during it is noticed
 	return true, nil
 }
 
