@@ -89,10 +89,13 @@ func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
 		defer close(ended)
 		defer b.close()
 		defer h.close()
-		s.finishHold(c.TID, b, d, h)
+		refused := s.finishHold(c.TID, b, d, h)
 		s.mu.Lock()
 		delete(s.dials, b.cookie)
 		s.mu.Unlock()
+		if refused {
+			h.refuse(s.alive, b.fd)
+		}
 	})
 	switch {
 	case nonblock:
@@ -136,8 +139,9 @@ func sendTimeout(fd int) time.Duration {
 	return time.Duration(tv.Nano())
 }
 
-// finishHold waits for the dial and ends the hold.
-func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
+// finishHold waits for the dial and ends the hold. refused is true if the program's connect must
+// fail.
+func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) (refused bool) {
 	<-d.done
 	path, why := "sdp", ""
 	if d.err != nil && !s.o.Require {
@@ -149,10 +153,7 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 		s.names.end(b.cookie)
 		s.stats.Refused.Add(1)
 		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: whyNot(d.err)})
-		// When the holder is closed, a reset answers the next SYN of the program's socket, and the
-		// socket reports ECONNREFUSED. The next SYN may take a second. A disconnect and a connect
-		// to a closed port would be quicker, but the program could see ECONNRESET in between.
-		return
+		return true
 	}
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
 	b.close()
@@ -163,12 +164,13 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 		s.stats.Refused.Add(1)
 		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused",
 			Why: "the program waits no longer: " + err.Error()})
-		return
+		return false
 	}
 	s.count(path)
 	s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: path, Why: why, via: d.conn})
 	cookie := b.cookie
 	s.relay(near, d.conn, func() { s.names.end(cookie) })
+	return false
 }
 
 // dialPlain connects over plain TCP for the program.
@@ -271,12 +273,31 @@ func (h *holder) open() (net.Conn, error) {
 	return h.near.conn()
 }
 
+// refuse makes the connect of the program's socket fail with ECONNREFUSED: once nothing listens at
+// the holder's address, a reset answers the next SYN of the socket, which may take a second. A
+// disconnect and a connect to a closed port would be quicker, but the program could see ECONNRESET
+// in between. refuse keeps the port until the reset, because the kernel may assign a free port to
+// another listener, which would then get the program's connection. fd is a descriptor of the
+// program's socket.
+func (h *holder) refuse(ctx context.Context, fd int) {
+	kept := unix.Bind(h.near.fd, toSockaddr(h.addr, h.family))
+	h.closeListener()
+	for kept == nil && ctx.Err() == nil && !waitFor(fd, unix.POLLOUT, int(waitSlice.Milliseconds())) {
+	}
+}
+
+func (h *holder) closeListener() {
+	for _, fd := range []*int{&h.fd, &h.filler} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
 func (h *holder) close() {
-	unix.Close(h.fd)
+	h.closeListener()
 	if h.near != nil {
 		h.near.close()
-	}
-	if h.filler >= 0 {
-		unix.Close(h.filler)
 	}
 }
