@@ -43,10 +43,15 @@ func TestResolve(t *testing.T) {
 			reg := NewRegistry()
 			reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
 			reg.Set(ap("0.0.0.0:81"), Mapping{Targets: []netip.AddrPort{ap("0.0.0.0:8081")}, PmTime: Once})
-			s := startServer(t, net.JoinHostPort(host, "0"), ServerConfig{Registry: reg})
-			c := NewClient(ClientConfig{Server: s.Addr()})
-			q := Query{Service: netip.AddrPortFrom(s.Addr().Addr(), 80)}
-			m, err := c.Resolve(t.Context(), q)
+			var s *Server
+			var c *Client
+			q := Query{Service: netip.AddrPortFrom(netip.MustParseAddr(host), 80)}
+			m, err := Mapped{}, ErrNoAnswer
+			for end := time.Now().Add(testkit.Patience); errors.Is(err, ErrNoAnswer) && time.Now().Before(end); { // Serve may begin late
+				s = startServer(t, net.JoinHostPort(host, "0"), ServerConfig{Registry: reg})
+				c = NewClient(ClientConfig{Server: s.Addr()})
+				m, err = c.Resolve(t.Context(), q)
+			}
 			if err != nil || m.Address != netip.AddrPortFrom(s.Addr().Addr(), 8080) || m.Cached {
 				t.Fatalf("%+v, %v", m, err)
 			}
@@ -167,12 +172,14 @@ func TestReplySource(t *testing.T) {
 				asked = append(asked, dst)
 			}})
 			server := netip.AddrPortFrom(host, s.Addr().Port())
-			c := NewClient(ClientConfig{Server: server})
 			local := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 5555)
 			if host.Is6() {
 				local = netip.AddrPortFrom(host, 5555)
 			}
-			m, err := c.Resolve(t.Context(), Query{Service: ap(v.service), Local: local})
+			m, err := Mapped{}, ErrNoAnswer
+			for end := time.Now().Add(testkit.Patience); errors.Is(err, ErrNoAnswer) && time.Now().Before(end); { // Serve may begin late
+				m, err = NewClient(ClientConfig{Server: server}).Resolve(t.Context(), Query{Service: ap(v.service), Local: local})
+			}
 			if err != nil || m.Address != netip.AddrPortFrom(host, 8080) {
 				t.Errorf("%+v, %v", m, err)
 			}
