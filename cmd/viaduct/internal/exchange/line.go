@@ -31,8 +31,9 @@ type line struct {
 	clock    sync.Mutex    // may be locked while mu is held
 	start    time.Time     // guarded by clock; moved forward by the time for which the clock stood still
 	stood    time.Duration // guarded by clock; the time that a stopped clock shows
+	crossing int           // guarded by clock; see hold
 	silent   int           // guarded by clock; see hold
-	released chan struct{} // guarded by clock; closed when silent is 0 again; nil without a hold
+	released chan struct{} // guarded by clock; closed when the clock goes on; nil without a hold
 	begun    chan struct{} // has an element for each direction that began in a hold
 
 	mu   sync.Mutex
@@ -84,13 +85,15 @@ func (l *line) record(f func()) {
 	f()
 }
 
-// hold stops the clock and delivers nothing until n directions have bytes to carry. Their messages
-// then cross, even on a busy machine.
+// hold stops the clock, and delivers the messages of two connections in rounds. In the first round,
+// nothing is delivered until n directions have bytes to carry. Their messages then cross, even on a
+// busy machine. In the second round, the clock shows their arrival until n more directions, those of
+// the answers, have bytes to carry. So no answer arrives before a request was read.
 func (l *line) hold(n int) {
 	l.clock.Lock()
 	defer l.clock.Unlock()
-	l.stood, l.silent, l.released = time.Since(l.start), n, make(chan struct{})
-	l.begun = make(chan struct{}, n)
+	l.stood, l.crossing, l.silent, l.released = time.Since(l.start), n, n, make(chan struct{})
+	l.begun = make(chan struct{}, 2*n)
 }
 
 // awaitBegin waits until one more direction has begun since hold, or the line is closed, or failed is
@@ -104,7 +107,7 @@ func (l *line) awaitBegin(failed <-chan struct{}) {
 }
 
 // begins is called when a direction gets its first bytes to carry. The last direction to begin ends
-// the hold.
+// the round.
 func (l *line) begins() {
 	l.clock.Lock()
 	defer l.clock.Unlock()
@@ -112,21 +115,34 @@ func (l *line) begins() {
 		return
 	}
 	l.begun <- struct{}{}
-	if l.silent--; l.silent == 0 {
+	if l.silent--; l.silent > 0 {
+		return
+	}
+	close(l.released)
+	if l.silent, l.crossing = l.crossing, 0; l.silent > 0 {
+		l.stood += Delay
+		l.released = make(chan struct{})
+	} else {
 		l.start = time.Now().Add(-l.stood)
-		close(l.released)
 	}
 }
 
 // await waits until the clock shows t, or the line is closed.
 func (l *line) await(t time.Duration) {
-	l.clock.Lock()
-	released := l.released
-	l.clock.Unlock()
-	if released != nil {
+	for {
+		l.clock.Lock()
+		released := l.released
+		if l.silent == 0 || t <= l.stood {
+			released = nil
+		}
+		l.clock.Unlock()
+		if released == nil {
+			break
+		}
 		select {
 		case <-released:
 		case <-l.ctx.Done():
+			return
 		}
 	}
 	timer := time.NewTimer(t - l.elapsed())
