@@ -58,7 +58,7 @@ func TestRunUnseen(t *testing.T) {
 	defer f.Close()
 	file := filepath.Join(t.TempDir(), "explain")
 	c := command(t.Context(), "run", "--json", "--explain="+file, "--portmap-listen", "off",
-		"--listen", "any", "--", "sleep", "60")
+		"--listen", "any", "--", "sleep", "600")
 	c.ExtraFiles = []*os.File{f}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)

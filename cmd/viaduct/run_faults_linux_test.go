@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -156,7 +157,9 @@ func TestRunShortAccept(t *testing.T) {
 	sdpPort, supervisor := s.sdpPort(port), s.supervisor()
 	c := dialFrom(t, "127.0.0.6", "127.0.0.1:"+sdpPort)
 	eventually(t, "the connection in the program's queue", func() bool { return queued(t, port) == 1 })
-	steady(t, supervisor) // the supervisor watches the connection
+	// Until the supervisor watches the connection, it has two descriptors of its end.
+	eventually(t, "no reserved descriptor", func() bool { return !hasTwice(t, supervisor) })
+	steady(t, supervisor)
 	end := short(t, supervisor)
 	io.WriteString(s.in, "x")
 	time.Sleep(300 * time.Millisecond) // by now, the call has arrived
@@ -168,6 +171,24 @@ func TestRunShortAccept(t *testing.T) {
 	if code, es := s.finish(); code != 0 || count(es, "accept", "sdp") != 1 {
 		t.Errorf("exit %d, %+v\n%s", code, es, s.stderr())
 	}
+}
+
+// hasTwice reports whether a process has two descriptors of the same socket.
+func hasTwice(t *testing.T, pid int) bool {
+	t.Helper()
+	all, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, fd := range all {
+		to, err := os.Readlink(fd) // an error means that it was closed meanwhile
+		if err == nil && strings.HasPrefix(to, "socket:") && seen[to] {
+			return true
+		}
+		seen[to] = true
+	}
+	return false
 }
 
 // queued returns the number of connections in the queues of the listeners at a port of IPv4.
