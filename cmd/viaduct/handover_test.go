@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/sdp"
 )
 
 // TestHandover replaces each of two proxies by a new process, twice, while connections are busy in
@@ -175,6 +176,60 @@ func TestHandover(t *testing.T) {
 	}
 	fails(t, 2, "--handover", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1",
 		"--handover", filepath.Join(dir, "x"), "--tls")
+}
+
+// TestHandoverDuringSetup replaces a proxy while a client sets up a connection, and takes a second
+// for it. The connection must not be lost.
+func TestHandoverDuringSetup(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	args := []string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://" + l.Addr().String(),
+		"--handover", filepath.Join(t.TempDir(), "h"), "--log-level", "info"}
+	old, urls := start(t, 1, args...)
+	at := strings.TrimPrefix(urls[0], "sdp://")
+	refused, err := net.Dial("tcp", at) // a set-up that failed does not count
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused.Close()
+	var fresh *proc
+	c, err := sdp.Dial(at, &sdp.Options{WrapConn: func(nc net.Conn) net.Conn {
+		fresh, _ = start(t, 0, args...)
+		time.Sleep(time.Second)
+		return nc
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, "hello"); err != nil {
+		t.Error(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	far.SetDeadline(time.Now().Add(patience))
+	b := make([]byte, 5)
+	if _, err := io.ReadFull(far, b); err != nil || string(b) != "hello" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := far.Write(b); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if code := old.wait(); code != 0 || !strings.Contains(old.stderr(), "connections=1") {
+		t.Errorf("the predecessor ended with %d: %s", code, old.stderr())
+	}
+	eventually(t, "the successor has the connection", func() bool { return strings.Contains(fresh.stderr(), "connections=1") })
 }
 
 // A counted buffer lets another goroutine read the length during a write.

@@ -5,6 +5,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/internal/status"
+	"viaduct/sdp"
 )
 
 // Roles of a connection, as shown by "viaduct ps".
@@ -66,4 +67,14 @@ func (l *watchedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	return watchStream(c, l.o, accepted), nil
+}
+
+// FailedSetups returns the number of connections of the listener below that Accept will never
+// return, because their set-up failed or was refused.
+func (l *watchedListener) FailedSetups() uint64 {
+	s, ok := l.Listener.(*sdp.Listener)
+	if !ok {
+		return 0
+	}
+	return s.Refused() + s.Failed()
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -119,18 +120,20 @@ func (p *proxy) run(ctx context.Context) error {
 		if _, err := p.takeOver(ctx, p.handover); err != nil {
 			return err
 		}
-		if err := p.serveHandover(ctx, p.handover, given); err != nil {
-			return err
-		}
 	}
 	for i, u := range p.us {
-		l, err := p.listen(i, u)
+		l, g, err := p.listen(i, u)
 		if err != nil {
 			return fmt.Errorf("listen on %s: %w", u, err)
 		}
 		p.ls, p.urls = append(p.ls, l), append(p.urls, u.WithPort(l.Addr()))
 		context.AfterFunc(ctx, func() { l.Close() })
-		p.wg.Go(func() { p.accept(ctx, u.Scheme, l, fail) })
+		p.wg.Go(func() { p.accept(ctx, u.Scheme, l, g, fail) })
+	}
+	if p.handover != "" { // all listeners are there to be passed on
+		if err := p.serveHandover(ctx, p.handover, given); err != nil {
+			return err
+		}
 	}
 	withdraw, err := p.rf.start(ctx, p.e, p.urls)
 	defer withdraw()
@@ -153,10 +156,12 @@ func (p *proxy) run(ctx context.Context) error {
 	}
 }
 
-// listen opens a listener, or takes a listener from a predecessor.
-func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
+// listen opens a listener, or takes a listener from a predecessor. Only with a handover there is a
+// gate.
+func (p *proxy) listen(i int, u *addr.URL) (net.Listener, *gate, error) {
 	if p.handover == "" {
-		return p.ts[i].ListenStream(u, p.o)
+		l, err := p.ts[i].ListenStream(u, p.o)
+		return l, nil, err
 	}
 	var base net.Listener
 	if g := p.given[withoutPort(u)]; len(g) > 0 {
@@ -164,33 +169,44 @@ func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
 	} else {
 		var err error
 		if base, err = p.e.Listen("tcp", u.HostPort()); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	t, ok := base.(*net.TCPListener)
 	if !ok {
-		return nil, fmt.Errorf("%T is no TCP listener", base)
+		return nil, nil, fmt.Errorf("%T is no TCP listener", base)
 	}
-	g := &gate{TCPListener: t, shut: make(chan struct{}), closed: make(chan struct{})}
+	g := &gate{TCPListener: t, shut: make(chan struct{}), stopped: make(chan struct{}), closed: make(chan struct{})}
+	var err error
+	g.above, err = p.ts[i].OverStream(g, u, p.o)
 	p.bases = append(p.bases, g)
-	return p.ts[i].OverStream(g, u, p.o)
+	return g.above, g, err
 }
 
-// A gate is a listener that can stop accepting without closing. New connections then wait in the
-// kernel's queue for the next holder of the socket.
+// A gate is a TCP listener below a transport's listener. It can stop accepting without closing. New
+// connections then wait in the kernel's queue for the next holder of the socket.
 type gate struct {
 	*net.TCPListener
-	shut, closed chan struct{}
-	once         sync.Once
+	shut    chan struct{} // closed to stop accepting
+	stopped chan struct{} // closed when accepting has stopped
+	closed  chan struct{} // closed by Close
+	stop    sync.Once
+	once    sync.Once
+
+	above    net.Listener  // the transport's listener
+	accepted atomic.Uint64 // connections that the transport got
+	returned atomic.Uint64 // connections that the transport has set up and returned
 }
 
 func (g *gate) Accept() (net.Conn, error) {
 	c, err := g.TCPListener.Accept()
 	if err == nil {
+		g.accepted.Add(1)
 		return c, nil
 	}
 	select {
 	case <-g.shut:
+		g.stop.Do(func() { close(g.stopped) })
 		<-g.closed
 		return nil, net.ErrClosed
 	default:
@@ -203,11 +219,23 @@ func (g *gate) Close() error {
 	return g.TCPListener.Close()
 }
 
-// How long a handover waits for connections in setup.
-const (
-	settleSetup = 300 * time.Millisecond // wait for set-ups of the transports, which do not report their number
-	settleDial  = 10 * time.Second       // wait for our connections to the target
-)
+// settled reports whether accepting has stopped and the transport is setting up no connection.
+func (g *gate) settled() bool {
+	select {
+	case <-g.stopped:
+	default:
+		return false
+	}
+	done := g.returned.Load()
+	if l, ok := g.above.(interface{ FailedSetups() uint64 }); ok {
+		done += l.FailedSetups()
+	}
+	return done >= g.accepted.Load()
+}
+
+// settleTime bounds the wait of a handover for connections in setup: those that a client has begun,
+// and ours to the target.
+const settleTime = 10 * time.Second
 
 // settle stops accepting connections and waits until none is being set up, for a limited time.
 func (p *proxy) settle() {
@@ -215,12 +243,16 @@ func (p *proxy) settle() {
 		close(g.shut)
 		g.TCPListener.SetDeadline(time.Unix(1, 0))
 	}
-	time.Sleep(settleSetup)
-	for end := time.Now().Add(settleDial); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(settleTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		settled := true
+		for _, g := range p.bases {
+			settled = settled && g.settled()
+		}
+		// accept counts a connection as starting before it counts the connection as returned.
 		p.mu.Lock()
 		n := p.starting
 		p.mu.Unlock()
-		if n == 0 {
+		if settled && n == 0 {
 			return
 		}
 	}
@@ -266,7 +298,8 @@ func (p *proxy) takeAll() (ds []*duplex) {
 	return ds
 }
 
-func (p *proxy) accept(ctx context.Context, scheme string, l net.Listener, fail chan<- error) {
+// accept serves the connections of l. g is the gate below l, or nil.
+func (p *proxy) accept(ctx context.Context, scheme string, l net.Listener, g *gate, fail chan<- error) {
 	for {
 		c, err := sock.AcceptNext(l.Accept, ctx.Done())
 		if err != nil {
@@ -276,6 +309,9 @@ func (p *proxy) accept(ctx context.Context, scheme string, l net.Listener, fail 
 			return
 		}
 		p.began(1)
+		if g != nil {
+			g.returned.Add(1)
+		}
 		p.wg.Go(func() {
 			defer p.e.Metrics.Connection(scheme, "accept")()
 			log := p.e.Log.With("transport", scheme, "remote", c.RemoteAddr().String())
