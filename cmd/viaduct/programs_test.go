@@ -46,12 +46,18 @@ func TestMappedService(t *testing.T) {
 			at = strings.TrimPrefix(more[0], "tcp://")
 		}
 		out := filepath.Join(t.TempDir(), "out")
-		r := good(t, "get", "sdp://"+at+"/f?portmap="+c.mapper, "-o", out, "--log-level", "info")
-		same(t, out, body)
-		_, path, _ := strings.Cut(r.stderr, "path=")
-		path, _, _ = strings.Cut(path, "\n")
-		if !strings.HasPrefix(strings.TrimPrefix(strings.ToUpper(path), `"`), c.want) {
-			t.Errorf("%s: took %s, want %s", c.name, path, c.want)
+		took := func() bool {
+			r := good(t, "get", "sdp://"+at+"/f?portmap="+c.mapper, "-o", out, "--log-level", "info")
+			same(t, out, body)
+			_, path, _ := strings.Cut(r.stderr, "path=")
+			path, _, _ = strings.Cut(path, "\n")
+			t.Logf("%s: took %s", c.name, path)
+			return strings.HasPrefix(strings.TrimPrefix(strings.ToUpper(path), `"`), c.want)
+		}
+		if c.want == "SDP" { // a Port Mapper that needs two seconds for its answer counts as none
+			eventually(t, c.name+": SDP", took)
+		} else if !took() {
+			t.Errorf("%s: want %s", c.name, c.want)
 		}
 		if c.want == "TCP" {
 			if r := run(t, "get", "sdp://"+at+"/f?resolve=require&portmap="+c.mapper, "-o", out); r.code != 1 {
