@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
@@ -46,6 +47,7 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	bubbles.Store(t.Name(), true)
 	defer bubbles.Delete(t.Name())
+	defer sock.TryOnce()()
 	synctest.Test(t, f)
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"viaduct/internal/attend"
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
@@ -19,6 +20,7 @@ func inBubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		defer attend.AssumeProcessors(1)()
+		defer sock.TryOnce()()
 		synctest.Test(t, f)
 	})
 }

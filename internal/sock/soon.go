@@ -50,6 +50,13 @@ func Soon(try func() bool) bool {
 	return false
 }
 
+// TryOnce, for tests, makes Soon call try only once, until undo is called. In a bubble of synctest no
+// time passes while a goroutine polls, so Soon would never end.
+func TryOnce() (undo func()) {
+	answers.polling.Add(1) // as if another goroutine polled
+	return func() { answers.polling.Add(-1) }
+}
+
 // waitSoon is raw.Read(try) for an answer expected soon: before the first sleep, waitSoon polls as
 // Soon does.
 func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
