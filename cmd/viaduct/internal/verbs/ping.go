@@ -227,7 +227,7 @@ func dialPing(ctx context.Context, u *addr.URL, t *transport.Transport, o *trans
 		if err != nil {
 			return nil, nil, err
 		}
-		return streamTrip(c, size), func() { c.Close() }, nil
+		return streamTrip(c, size), func() { endStream(c) }, nil
 	}
 	c, err := t.Messages(ctx, u, o)
 	if err != nil {
@@ -247,6 +247,19 @@ func dialPing(ctx context.Context, u *addr.URL, t *transport.Transport, o *trans
 		}
 		return m.Data, err
 	}, func() { c.Close() }, nil
+}
+
+// endStream closes c. An end of SDP has bytes of its own in both directions, so endStream waits for
+// the end of the peer, for at most lastTrip: if the process exited before, the bytes would reset the
+// connection at the peer.
+func endStream(c net.Conn) {
+	c.Close()
+	if d, ok := c.(interface{ Done() <-chan struct{} }); ok {
+		select {
+		case <-d.Done():
+		case <-time.After(lastTrip):
+		}
+	}
 }
 
 // streamTrip reads while writing, so that a message larger than all buffers on the way also
