@@ -104,7 +104,7 @@ func freePort() (port int, err error) {
 }
 
 // functions are shell functions for all scripts: listens waits until a program listens at PORT, and
-// retry runs a program up to four times, until success.
+// retry runs a program until success, at most 60 times.
 const functions = `listens() {
 	for i in $(seq 6000); do
 		grep -qs " [0-9A-F]*:$HEXPORT 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 && return

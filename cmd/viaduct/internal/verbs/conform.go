@@ -366,11 +366,9 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 			return nil, err
 		}
 	}
-	stop := context.AfterFunc(ctx, func() { tl.SetDeadline(time.Unix(1, 0)) })
+	release := endsWith(ctx, tl.SetDeadline)
 	c, err := l.Accept()
-	if !stop() {
-		tl.SetDeadline(time.Time{})
-	}
+	release()
 	if err != nil {
 		over()
 		if ctx.Err() != nil {
@@ -379,6 +377,22 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 		return nil, err
 	}
 	return &peerConn{Conn: e.Wrap(c, false), over: over}, nil
+}
+
+// endsWith makes calls fail at the end of ctx, until release is called: set sets their deadline.
+// release waits for a deadline that is being set, and removes it.
+func endsWith(ctx context.Context, set func(time.Time) error) (release func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		set(time.Unix(1, 0))
+	})
+	return func() {
+		if !stop() {
+			<-done
+		}
+		set(time.Time{})
+	}
 }
 
 // conformExec starts the command that dials u in a case. over kills the command and waits for its
@@ -409,13 +423,12 @@ func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc n
 			return nil, err
 		}
 	}
-	pc.SetReadDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { pc.SetReadDeadline(time.Unix(1, 0)) })
+	release := endsWith(ctx, pc.SetReadDeadline)
 	n, from, err := pc.ReadFrom(b)
 	for err == nil && command != "" && before[from.String()] {
 		n, from, err = pc.ReadFrom(b)
 	}
-	stop()
+	release()
 	if err == nil {
 		before[from.String()] = true
 	}
