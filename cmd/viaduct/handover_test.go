@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -197,9 +198,12 @@ func TestHandoverDuringSetup(t *testing.T) {
 	}
 	refused.Close()
 	var fresh *proc
-	c, err := sdp.Dial(at, &sdp.Options{WrapConn: func(nc net.Conn) net.Conn {
+	replace := sync.OnceFunc(func() {
 		fresh, _ = start(t, 0, args...)
 		time.Sleep(time.Second)
+	})
+	c, err := sdp.Dial(at, &sdp.Options{WrapConn: func(nc net.Conn) net.Conn { // called again when the connection moves
+		replace()
 		return nc
 	}})
 	if err != nil {
