@@ -83,11 +83,14 @@ func (w *closeWatch) notify(f func()) {
 func (w *closeWatch) take(epoll uintptr) bool {
 	var events [16]unix.EpollEvent
 	n, _ := unix.EpollWait(int(epoll), events[:], 0)
+	reported := n > 0
 	var b [4096]byte
 	for { // which file was closed does not matter
-		if k, err := unix.Read(w.files, b[:]); k <= 0 && err != unix.EINTR {
-			break
+		k, err := unix.Read(w.files, b[:])
+		if k > 0 { // perhaps after EpollWait
+			reported = true
+		} else if err != unix.EINTR {
+			return reported
 		}
 	}
-	return n > 0
 }
