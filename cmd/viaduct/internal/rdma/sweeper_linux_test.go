@@ -4,6 +4,7 @@ package rdma
 
 import (
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -58,6 +59,39 @@ func TestSweeperRests(t *testing.T) {
 
 // The kernel reports that a program has closed its stand-ins, and later the unmapping of a closed
 // stand-in's rings.
+// TestCloseReportLate: a report that epoll did not know yet, but that take removes, counts.
+func TestCloseReportLate(t *testing.T) {
+	w, err := newCloseWatch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	defer w.stop()
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.addFile(int(f.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.pipes.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Control(func(epoll uintptr) {
+		if err := unix.EpollCtl(int(epoll), unix.EPOLL_CTL_DEL, w.files, nil); err != nil {
+			t.Fatal(err)
+		}
+		if w.take(epoll) {
+			t.Error("a report before the close")
+		}
+		f.Close()
+		if !w.take(epoll) {
+			t.Error("no report after the close")
+		}
+	})
+}
+
 func TestCloseWatch(t *testing.T) {
 	w, err := newCloseWatch()
 	if err != nil {
