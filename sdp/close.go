@@ -110,9 +110,10 @@ func (c *Conn) CloseRead() error { // [D-49]
 
 // Close ends both directions, and blocked calls return. Close waits until the peer's TCP has the
 // written bytes, see SetLinger, so that the process may exit afterwards, as after Close of a TCP
-// connection. If the bytes were not delivered, Close returns an error: os.ErrDeadlineExceeded if
-// the time was too short, otherwise the cause of the end. After an AbortConn of the peer, Close
-// returns ErrReset whatever was delivered. A second Close returns net.ErrClosed.
+// connection. If the process exits before Done reports the end, the peer may find a reset after the
+// last byte. If the bytes were not delivered, Close returns an error: os.ErrDeadlineExceeded if the
+// time was too short, otherwise the cause of the end. After an AbortConn of the peer, Close returns
+// ErrReset whatever was delivered. A second Close returns net.ErrClosed.
 func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	c.mu.Lock()
 	if c.closed {
