@@ -78,8 +78,6 @@ type Config struct {
 	IRD, ORD int
 	// MaxIRD limits the value to which a peer may raise IRD; 0 means 128.
 	MaxIRD int
-	// MinORD makes a Responder reject a peer with a smaller IRD; 0 rejects none.
-	MinORD int
 
 	// Atomic and Immediate enable the messages of RFC 7306. There is no negotiation on the wire:
 	// enable only messages supported by the peer.
@@ -87,13 +85,10 @@ type Config struct {
 	// MaxRead is the largest RDMA Read to serve, in bytes; 0 means any size.
 	MaxRead uint32
 
-	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream without a sent or
-	// received byte for the given time; by default there is no limit.
-	RequestTimeout   time.Duration // Responder: to receive the whole Request; 10 s
-	ReplyTimeout     time.Duration // Initiator: to receive the whole Reply; 30 s
-	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: to receive the first FPDU; 10 s
-	CloseTimeout     time.Duration // Close: to drain both directions; 5 s
-	IdleTimeout      time.Duration
+	// CloseTimeout limits the time in which Close drains both directions; 0 means 5 s, negative
+	// means no limit. IdleTimeout ends a stream without a sent or received byte for the given time;
+	// by default there is no limit.
+	CloseTimeout, IdleTimeout time.Duration
 
 	// EndWithPeer ends the stream when the peer closes its direction, for example by closing its
 	// socket. Posted requests are flushed, and [QueuePair.Err] is io.EOF. Without EndWithPeer our
@@ -123,21 +118,12 @@ type Config struct {
 	// network namespaces, as containers have. Both processes need to set it. See package samehost.
 	SameHostDir string
 
-	// KeepConn returns the TCP connection to the caller after a rejection, instead of closing it.
-	// See [RejectedError] and [Request.RejectKeep].
-	KeepConn bool
-
-	// MaxPending and MaxPendingPerHost limit the start-ups in progress of a Listener. Connections
-	// beyond the limits are closed immediately. 0 means 256 in all and 32 from each other host,
-	// without a separate limit for peers on this host.
-	MaxPending, MaxPendingPerHost int
-	// Filter, if set, is called with the address of each connection of a Listener. The Listener
-	// closes the connection if Filter returns false.
-	Filter func(net.Addr) bool
-
 	// Logger logs the beginning and the orderly end of streams and failed start-ups at Info, other
 	// ends and slow applications at Warn, and details of ends at Debug. Nil logs nothing.
 	Logger *slog.Logger
+
+	Initiator InitiatorConfig // for streams made by Dial and Client
+	Responder ResponderConfig // for streams made by a Listener, Server and ReadRequest
 
 	// Interop adapts the stream to implementations that need it.
 	Interop Interop
@@ -149,10 +135,37 @@ type Config struct {
 
 	// Requirements: Device [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2]
 	// [DDP-8.3.2-2], SRQShare [SEC-6.4.3.1-1] [SEC-6.4.3.1-2], Private [I-12], IRD, ORD
-	// [RDMAP-6.1-2] [RDMAP-6.1-3] [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2], MinORD
-	// [MPA2-9.1-8], forceRTR [I-07], Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead
-	// [I-62], TLS [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73], KeepConn
-	// [I-15], MaxPending, MaxPendingPerHost [I-70].
+	// [RDMAP-6.1-2] [RDMAP-6.1-3] [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2], forceRTR
+	// [I-07], Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead [I-62], TLS
+	// [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73], Initiator.KeepConn [I-15],
+	// Responder.MinORD [MPA2-9.1-8], Responder.MaxPending, MaxPendingPerHost [I-70].
+}
+
+// An InitiatorConfig is the part of a Config for the side that asks for the stream.
+type InitiatorConfig struct {
+	// ReplyTimeout limits the time to receive the whole Reply; 0 means 30 s, negative means no
+	// limit.
+	ReplyTimeout time.Duration
+	// KeepConn returns the TCP connection to the caller after a rejection, instead of closing it.
+	// See [RejectedError] and [Request.RejectKeep].
+	KeepConn bool
+}
+
+// A ResponderConfig is the part of a Config for the side that is asked.
+type ResponderConfig struct {
+	// RequestTimeout limits the time to receive the whole Request; 0 means 10 s, negative means no
+	// limit. FirstFPDUTimeout does the same for the first FPDU of a peer-to-peer stream.
+	RequestTimeout, FirstFPDUTimeout time.Duration
+	// MinORD rejects a peer that serves fewer Reads at a time; 0 rejects none.
+	MinORD int
+
+	// MaxPending and MaxPendingPerHost limit the start-ups in progress of a Listener. Connections
+	// beyond the limits are closed immediately. 0 means 256 in all and 32 from each other host,
+	// without a separate limit for peers on this host.
+	MaxPending, MaxPendingPerHost int
+	// Filter, if set, is called with the address of each connection of a Listener. The Listener
+	// closes the connection if Filter returns false.
+	Filter func(net.Addr) bool
 }
 
 // An Interop is the part of a Config for peers that do not understand the defaults, and for tests of

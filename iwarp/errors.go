@@ -27,7 +27,7 @@ type RejectedError struct { // [MPA-7.1.1-12] [MPA-7.1.2-13]
 	Private  []byte // private data of the peer: input from the network
 	IRD, ORD int    // depths in the Reply: the depths that the peer would have needed
 
-	// Conn is the TCP connection if Config.KeepConn is set, otherwise nil. Conn belongs to the
+	// Conn is the TCP connection if InitiatorConfig.KeepConn is set, otherwise nil. Conn belongs to the
 	// caller. Unread holds bytes already read from Conn.
 	Conn   net.Conn
 	Unread []byte

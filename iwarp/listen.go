@@ -55,8 +55,8 @@ func Listen(addr string, cfg *Config) (*Listener, error) {
 // be nil.
 func NewListener(l net.Listener, cfg *Config) *Listener {
 	ln := &Listener{l: l, cfg: cfg.clone(), ready: make(chan *Request), hosts: make(map[string]int)}
-	if ln.cfg.MaxPending <= 0 {
-		ln.cfg.MaxPending = defaultMaxPending
+	if ln.cfg.Responder.MaxPending <= 0 {
+		ln.cfg.Responder.MaxPending = defaultMaxPending
 	}
 	ln.ctx, ln.stop = context.WithCancel(context.Background())
 	ln.wg.Go(ln.serve)
@@ -106,11 +106,11 @@ func hostOf(a net.Addr) string {
 // admit counts a new start-up of host and returns true. If there are too many start-ups or the
 // filter refuses nc, admit counts a refused connection and returns false.
 func (l *Listener) admit(nc net.Conn, host string) bool {
-	ok := l.cfg.Filter == nil || l.cfg.Filter(nc.RemoteAddr())
+	ok := l.cfg.Responder.Filter == nil || l.cfg.Responder.Filter(nc.RemoteAddr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !ok || l.pending >= l.cfg.MaxPending ||
-		l.hosts[host] >= sock.PendingPerHost(nc, l.cfg.MaxPendingPerHost, l.cfg.MaxPending) {
+	if !ok || l.pending >= l.cfg.Responder.MaxPending ||
+		l.hosts[host] >= sock.PendingPerHost(nc, l.cfg.Responder.MaxPendingPerHost, l.cfg.Responder.MaxPending) {
 		l.refused++
 		return false
 	}

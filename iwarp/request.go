@@ -51,13 +51,13 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	r, err := mpa.NewResponder(mpa.ResponderConfig{
 		PlainOnly: c.Interop.PlainOnly, Markers: c.Interop.Markers, CRC: !c.Device.cfg.NoCRC, // [MPA-4.4-3]
 		RTR: c.rtr, ForceRTR: c.forceRTR,
-		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), NoReads: c.maxIRD() == 0, MinORD: depth(c.MinORD, 0),
+		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), NoReads: c.maxIRD() == 0, MinORD: depth(c.Responder.MinORD, 0),
 		MaxPrivate: c.Interop.MaxPrivate, SendEarly: c.Interop.EarlyResponder,
 	})
 	if err != nil {
 		return fail(err)
 	}
-	if err := await(ctx, nc, r, duration(c.RequestTimeout, defaultRequestTimeout), read); err != nil {
+	if err := await(ctx, nc, r, duration(c.Responder.RequestTimeout, defaultRequestTimeout), read); err != nil {
 		c.logger().Info("start-up failed", "remote", nc.RemoteAddr().String(), "err", err)
 		return fail(err)
 	}
@@ -151,7 +151,7 @@ func (r *Request) Configure(change func(*Config)) error {
 // may be posted at once, but leave after the peer's first FPDU has arrived.
 //
 // If the error wraps ErrTooLong, because of the private data, the Request is still open. After any
-// other error the connection is closed. If the peer serves fewer Reads than Config.MinORD, Accept
+// other error the connection is closed. If the peer serves fewer Reads than ResponderConfig.MinORD, Accept
 // rejects the Request and returns an error.
 func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] [MPA-7.1.2-9] [MPA-7.1.2-10] [MPA-7.1.2-15]
 	reply, err := r.r.Accept(mpa.Decision{Private: private})

@@ -709,7 +709,7 @@ func TestFirstLimitLifted(t *testing.T) {
 	} {
 		comes := c.comes
 		inBubble(t, func(t *testing.T) {
-			cfg := &Config{FirstFPDUTimeout: c.limit}
+			cfg := &Config{Responder: ResponderConfig{FirstFPDUTimeout: c.limit}}
 			var p *peer
 			var q *QueuePair
 			if c.initiator {

@@ -135,7 +135,7 @@ func (p *pumper) config(policy samehost.Policy) *Config {
 	if p.distrusts {
 		first = 500 * time.Millisecond
 	}
-	return &Config{SameHost: policy, FirstFPDUTimeout: first, Prepare: func(q *QueuePair) error {
+	return &Config{SameHost: policy, Responder: ResponderConfig{FirstFPDUTimeout: first}, Prepare: func(q *QueuePair) error {
 		for i := range p.bufs {
 			p.bufs[i] = make([]byte, pumpSize)
 			if err := q.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{Buf(p.bufs[i])}}); err != nil {

@@ -65,12 +65,12 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 		nc.Close()
 		return nil, nil, err
 	}
-	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, defaultReplyTimeout))
+	act, rest, err := exchange(ctx, nc, in, duration(c.Initiator.ReplyTimeout, defaultReplyTimeout))
 	switch {
 	case err != nil:
 	case act == mpa.Leave:
 		err = q.rejected(nc, in.Params(), rest)
-		if c.KeepConn {
+		if c.Initiator.KeepConn {
 			nc = nil
 		}
 	case act == mpa.Operate, act == mpa.Terminate:
@@ -208,7 +208,7 @@ func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, 
 	} else {
 		tc = tls.Client(nc, c.TLS)
 	}
-	if d := duration(c.RequestTimeout, defaultRequestTimeout); d > 0 {
+	if d := duration(c.Responder.RequestTimeout, defaultRequestTimeout); d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
@@ -227,7 +227,7 @@ func (c *Config) tuning() sock.Tuning {
 
 // owns reports whether only the stream uses the TCP connection: no WrapConn, TLS or KeepConn.
 func (c *Config) owns() bool {
-	return c.WrapConn == nil && c.TLS == nil && !c.portable && !c.KeepConn
+	return c.WrapConn == nil && c.TLS == nil && !c.portable && !c.Initiator.KeepConn
 }
 
 func (q *QueuePair) prepare() error {
@@ -247,11 +247,11 @@ func (q *QueuePair) discard(err error) {
 	<-q.life.gone.C()
 }
 
-// rejected returns the error of a rejection. With Config.KeepConn the error contains the
+// rejected returns the error of a rejection. With KeepConn the error contains the
 // connection. [MPA-7.1.2-13] [I-15]
 func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 	e := &RejectedError{Private: p.Private, IRD: int(p.PeerIRD), ORD: int(p.PeerORD)}
-	if q.link.cfg.KeepConn {
+	if q.link.cfg.Initiator.KeepConn {
 		e.Conn, e.Unread = nc, rest
 	}
 	return e
@@ -318,7 +318,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 			q.sends.kick()
 		})
 	}
-	if d := duration(cfg.FirstFPDUTimeout, defaultFirstFPDUTimeout); d > 0 && !q.link.initiator && q.link.params.PeerToPeer { // [I-14]
+	if d := duration(cfg.Responder.FirstFPDUTimeout, defaultFirstFPDUTimeout); d > 0 && !q.link.initiator && q.link.params.PeerToPeer { // [I-14]
 		q.life.limitFirst(d, &q.active.received)
 	}
 	if cfg.IdleTimeout > 0 {

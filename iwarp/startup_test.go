@@ -295,7 +295,7 @@ func TestFirstFPDU(t *testing.T) {
 		wantTerminate(t, ended(t, q), false, 1, 2, 1)
 	})
 	t.Run("none within the time", func(t *testing.T) { // [I-14]
-		_, q := asSilentInitiator(t, &Config{FirstFPDUTimeout: 50 * time.Millisecond}, enhanced, false)
+		_, q := asSilentInitiator(t, &Config{Responder: ResponderConfig{FirstFPDUTimeout: 50 * time.Millisecond}}, enhanced, false)
 		if err := ended(t, q); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error(err)
 		}
@@ -524,10 +524,10 @@ func TestReject(t *testing.T) {
 			a, b := testkit.TCPPair(t)
 			got := make(chan error, 1)
 			go func() {
-				_, err := Client(ctxt(t), a, &Config{KeepConn: keep, Private: []byte("please")})
+				_, err := Client(ctxt(t), a, &Config{Initiator: InitiatorConfig{KeepConn: keep}, Private: []byte("please")})
 				got <- err
 			}()
-			r, err := ReadRequest(ctxt(t), b, nil, &Config{MinORD: 5})
+			r, err := ReadRequest(ctxt(t), b, nil, &Config{Responder: ResponderConfig{MinORD: 5}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -618,7 +618,7 @@ func TestReject(t *testing.T) {
 			_, err := Client(ctxt(t), a, &Config{IRD: 3})
 			got <- err
 		}()
-		_, err := Server(ctxt(t), b, &Config{MinORD: 4})
+		_, err := Server(ctxt(t), b, &Config{Responder: ResponderConfig{MinORD: 4}})
 		if e, ok := errors.AsType[*mpa.Error](err); !ok || e.Code != mpa.CodeInsufficientIRD {
 			t.Error(err)
 		}
@@ -757,7 +757,7 @@ func TestTimers(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	stop := make(chan struct{})
 	go trickle(a, stop)
-	_, err := Server(ctxt(t), b, &Config{RequestTimeout: 100 * time.Millisecond})
+	_, err := Server(ctxt(t), b, &Config{Responder: ResponderConfig{RequestTimeout: 100 * time.Millisecond}})
 	close(stop)
 	if !errors.Is(err, ErrTimeout) || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error(err)
@@ -767,7 +767,7 @@ func TestTimers(t *testing.T) {
 	}
 	a.Close()
 	a, b = testkit.TCPPair(t)
-	_, err = Client(ctxt(t), b, &Config{ReplyTimeout: 50 * time.Millisecond})
+	_, err = Client(ctxt(t), b, &Config{Initiator: InitiatorConfig{ReplyTimeout: 50 * time.Millisecond}})
 	if !errors.Is(err, ErrTimeout) {
 		t.Error(err)
 	}
@@ -806,7 +806,7 @@ func TestPlainFallback(t *testing.T) {
 
 // TestListener tests the limits, the filter, and Close. [SEC-6.4.1-1] [SEC-6.4.1-2] [I-70]
 func TestListener(t *testing.T) {
-	l, err := Listen("127.0.0.1:0", &Config{MaxPendingPerHost: 2, RequestTimeout: time.Minute})
+	l, err := Listen("127.0.0.1:0", &Config{Responder: ResponderConfig{MaxPendingPerHost: 2, RequestTimeout: time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -843,10 +843,10 @@ func TestListener(t *testing.T) {
 		readAll(t, c)
 	}
 
-	l, _ = Listen("127.0.0.1:0", &Config{Filter: func(a net.Addr) bool {
+	l, _ = Listen("127.0.0.1:0", &Config{Responder: ResponderConfig{Filter: func(a net.Addr) bool {
 		return !a.(*net.TCPAddr).AddrPort().Addr().Unmap().Is4() ||
 			a.(*net.TCPAddr).AddrPort().Addr().Unmap() != netip.MustParseAddr("127.0.0.1")
-	}})
+	}}})
 	defer l.Close()
 	if _, err := Dial(ctxt(t), l.Addr().String(), nil); err == nil || l.Refused() != 1 {
 		t.Errorf("filtered: %v, %d", err, l.Refused())
@@ -883,7 +883,7 @@ func TestListenerShortage(t *testing.T) {
 // TestListenerHere checks that by default this host may have as many start-ups in progress as the
 // Listener allows in all, and another host fewer. [SEC-6.4.1-1] [I-70]
 func TestListenerHere(t *testing.T) {
-	l, err := Listen("127.0.0.1:0", &Config{MaxPending: 100})
+	l, err := Listen("127.0.0.1:0", &Config{Responder: ResponderConfig{MaxPending: 100}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,8 @@ func (s *setup) config(nc net.Conn) *iwarp.Config {
 		Interop: iwarp.Interop{FPDUSize: fpduSize(nc)},
 		Device:  s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.mostBuffers() + 1,
 		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
-		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
+		Initiator: iwarp.InitiatorConfig{ReplyTimeout: o.SetupTimeout},
+		Responder: iwarp.ResponderConfig{RequestTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout},
 		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn, SameHost: o.SameHost,
 		SameHostDir: o.SameHostDir,
 		Source:      s.in, Polled: true,
@@ -316,7 +317,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		// Revision 1 has no ready message, but SDP requires a ready dialer. [D-03]
 		cfg.Interop.EarlyResponder = true
 	}
-	cfg.RequestTimeout = max(time.Until(late), 1)
+	cfg.Responder.RequestTimeout = max(time.Until(late), 1)
 	req, err := iwarp.ReadRequest(ctx, nc, nil, cfg)
 	if err != nil {
 		s.qp = nil

@@ -16,8 +16,10 @@ type iwarpNode struct {
 }
 
 func (n *iwarpNode) config() *iwarp.Config {
-	return &iwarp.Config{Device: n.device, MaxPendingPerHost: 256, SendDepth: 512, RecvDepth: 512,
-		RequestTimeout: n.s.Patience, ReplyTimeout: n.s.Patience, FirstFPDUTimeout: n.s.Patience, KeepAlive: n.s.KeepAlive, WrapConn: n.s.WrapConn, Logger: n.s.Logger}
+	return &iwarp.Config{Device: n.device, SendDepth: 512, RecvDepth: 512,
+		Initiator: iwarp.InitiatorConfig{ReplyTimeout: n.s.Patience},
+		Responder: iwarp.ResponderConfig{RequestTimeout: n.s.Patience, FirstFPDUTimeout: n.s.Patience, MaxPendingPerHost: 256},
+		KeepAlive: n.s.KeepAlive, WrapConn: n.s.WrapConn, Logger: n.s.Logger}
 }
 
 // A qp implements verbs on a queue pair.

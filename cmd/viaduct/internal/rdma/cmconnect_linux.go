@@ -37,7 +37,7 @@ func (k *cmCommand) connect() {
 	}
 	cfg.Private = p.Private
 	cfg.IRD, cfg.ORD = depths(p)
-	cfg.ReplyTimeout = connectTimeout
+	cfg.Initiator.ReplyTimeout = connectTimeout
 	k.Return(k.count, 0)
 	id.state, id.qp = cmConnecting, q
 	ctx, cancel := stdcontext.WithCancel(stdcontext.Background())
