@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"runtime"
 	"time"
 
 	"viaduct/internal/budget"
@@ -196,43 +195,32 @@ const (
 	consumerCame
 )
 
-// pollTime is the time an attendant polls a source before it sleeps there. A sleep costs both ends
-// a system call and the wake-up of a thread, together as long as a copy of hundreds of kilobytes.
-const pollTime = 30 * time.Microsecond
-
-// poll polls the source for pollTime, if polling needs no system call. The caller has the receive
-// role before and after the call.
-func (d *attendant) poll() int {
+// poll polls the source by the row Attendant, if polling needs no system call. The caller has the
+// receive role before and after the call.
+func (d *attendant) poll() (came int) {
 	a := d.a
-	if process.processors.Load() == 1 || !a.src.Polls() || !d.polls.Worth() {
+	switch {
+	case process.processors.Load() == 1 || !a.src.Polls() || !d.polls.Worth():
 		return nothingCame
+	case a.src.Unread():
+		return someCame
 	}
 	looks := a.looks.Load()
-	for start, n := time.Now(), 0; ; n++ {
+	d.polls.Poll(&budget.Attendant, func() budget.Outcome {
 		if a.src.Unread() {
-			if n > 0 {
-				d.polls.Hit(&budget.Attendant)
-			}
-			return someCame
-		}
-		if n%pollsPerClock != 0 {
-			continue
+			came = someCame
+			return budget.Found
 		}
 		if l := a.looks.Load(); l != looks {
 			if looks = l; a.looked() {
-				return consumerCame
+				came = consumerCame
+				return budget.Stopped
 			}
 		}
-		if time.Since(start) > pollTime {
-			d.polls.Miss(&budget.Attendant)
-			return nothingCame
-		}
-		runtime.Gosched() // other goroutines of this process may produce the awaited bytes
-	}
+		return budget.Nothing
+	})
+	return came
 }
-
-// pollsPerClock is the number of polls between two readings of the clock.
-const pollsPerClock = 16
 
 // leave unlocks the receive role after a Receive. It returns true if bytes were left and the
 // attendant must leave the source: to step aside for a consumer, or to receive the bytes at once.

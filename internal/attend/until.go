@@ -3,7 +3,6 @@ package attend
 import (
 	"context"
 	"math"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -45,18 +44,6 @@ type Condition interface {
 	// become true.
 	ReadyLocked() (bool, error)
 }
-
-const (
-	// SpinTime is the time a consumer polls without result before it sleeps. Waking a goroutine
-	// whose processor is idle takes about as long.
-	SpinTime = 30 * time.Microsecond
-
-	// NearSpinTime replaces SpinTime if all peers are on the same host and the process waits for
-	// nothing else. If both ends sleep, each message has to wake an idle processor. On a virtual
-	// machine the two wake-ups of a round trip take up to 100 us, against 20 us for the whole round
-	// trip if both ends poll, and cost three times the processor time.
-	NearSpinTime = 200 * time.Microsecond
-)
 
 // Until waits until c is ready. The caller holds mu. Until returns nil with mu held, or an error
 // without mu. The error is the cause of ctx if ctx has ended, but a ready c wins. p, which may be
@@ -114,40 +101,32 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 	}
 }
 
-// spin polls until c is ready or nothing has arrived for SpinTime or NearSpinTime. others is the
-// number of other waits. spin is called without mu. If over is true, waiting is over, and mu is
-// held; otherwise mu is not held.
+// spin polls until c is ready, by the row Wait or WaitNear. others is the number of other waits. spin
+// is called without mu. If over is true, waiting is over, and mu is held; otherwise mu is not held.
 func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress, others int) (over bool, err error) {
 	lone := process.spinning.Add(1) == 1 && others == 0
 	defer process.spinning.Add(-1)
-	moment := SpinTime
+	row := &budget.Wait
 	if s, ok := p.(SourceSleeper); ok && lone && s.Near() {
-		moment = NearSpinTime
+		row = &budget.WaitNear
 	}
-	for start := time.Now(); ; {
+	over = ws.looks.Poll(row, func() budget.Outcome {
 		got := p.Poll()
 		mu.Lock()
-		if ok, err := c.ReadyLocked(); ok || err != nil {
-			ws.looks.Hit(&budget.Wait)
-			return true, err
+		var ok bool
+		if ok, err = c.ReadyLocked(); ok || err != nil {
+			return budget.Found // with mu
 		}
 		mu.Unlock()
 		switch {
-		case got:
-			// Arrivals of other messages may continue for ever.
-			if ctx.Err() != nil {
-				return false, nil
-			}
-			start = time.Now() // more is likely to arrive soon
-		case time.Since(start) > moment:
-			ws.looks.Miss(&budget.Wait)
-			return false, nil
-		default:
-			// Each poll delays the sender too, and the peer may be a goroutine that waits for this
-			// very processor.
-			runtime.Gosched()
+		case !got:
+			return budget.Nothing
+		case ctx.Err() != nil: // arrivals of other messages may continue for ever
+			return budget.Stopped
 		}
-	}
+		return budget.Arrived
+	}) == budget.Found
+	return over, err
 }
 
 // sleepAtSources waits for c by sleeping at the sources. The caller does not hold mu. If over is

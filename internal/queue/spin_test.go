@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"viaduct/internal/attend"
+	"viaduct/internal/budget"
 )
 
 // A slowProgress makes progress in every other poll. Each poll takes 0.6 of the time after which a
@@ -20,7 +21,7 @@ type slowProgress struct {
 }
 
 func (p *slowProgress) Poll() bool {
-	time.Sleep(attend.SpinTime * 6 / 10)
+	time.Sleep(budget.Wait.Time * 6 / 10)
 	p.polls++
 	p.polled(p.polls)
 	return p.polls%2 == 0
@@ -89,18 +90,18 @@ func TestSpinNear(t *testing.T) {
 			others int
 			polls  time.Duration
 		}{
-			{true, 0, attend.NearSpinTime},
-			{true, 1, attend.SpinTime},
-			{true, 2, attend.SpinTime},
+			{true, 0, budget.WaitNear.Time},
+			{true, 1, budget.Wait.Time},
+			{true, 2, budget.Wait.Time},
 			{true, 3, 0},
-			{false, 0, attend.SpinTime},
+			{false, 0, budget.Wait.Time},
 			{false, 3, 0},
 		} {
 			for range test.others {
 				attend.Park()
 			}
 			if got := polled(t, new(Completions[int]), test.near); got < test.polls ||
-				got > test.polls+attend.SpinTime || test.polls == 0 && got > 0 {
+				got > test.polls+budget.Wait.Time || test.polls == 0 && got > 0 {
 				t.Errorf("near %v, others %d: polled for %v instead of %v", test.near, test.others, got, test.polls)
 			}
 			for range test.others {
@@ -117,7 +118,7 @@ func TestSpinNear(t *testing.T) {
 			polled(t, &c, true)
 		}
 		for range 512 { // few waiters poll, because no poll makes progress
-			if polled(t, &c, true) >= attend.NearSpinTime {
+			if polled(t, &c, true) >= budget.WaitNear.Time {
 				return
 			}
 		}
@@ -129,7 +130,7 @@ func TestSpinNear(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				if polled(t, new(Completions[int]), true) >= attend.NearSpinTime {
+				if polled(t, new(Completions[int]), true) >= budget.WaitNear.Time {
 					long.Add(1)
 				}
 			})

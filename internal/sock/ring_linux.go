@@ -46,13 +46,8 @@ type rings struct {
 // bell when the process ends.
 const emptyReads = 256
 
-// awaitRoom is the time a writer polls for room before it sleeps. If the peer still has to copy
-// bytes from the writer's memory, the writer polls longer by the time of the copy, at the rate
-// copying.
-const (
-	awaitRoom = 20 * time.Microsecond
-	copying   = 4 // assumed speed of that copy, in bytes per nanosecond
-)
+// copying is the assumed speed of the peer's copies, in bytes per nanosecond.
+const copying = 4
 
 func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
 	r := &rings{mem: mem, tcp: -1, bell: bell, room: room}
@@ -211,26 +206,20 @@ func (r *rings) askRoom() bool {
 	return r.out.Ask() && !r.gone.Load()
 }
 
-// poll polls for room for awaitRoom plus the time of the peer's copy, and reports whether there is
-// room. It returns false at once on a single processor, or if polling has seldom succeeded lately.
+// poll polls for room by the row Room, and reports whether there is room. If the peer still has to
+// copy bytes from the writer's memory, poll lasts longer by the time of the copy, at the rate copying.
+// poll returns false at once on a single processor, or if polling has seldom succeeded lately.
 // [writer]
 func (r *rings) poll() bool {
 	if runtime.GOMAXPROCS(0) == 1 || !r.spins.Worth() {
 		return false
 	}
-	most := awaitRoom + time.Duration(r.out.Owed()/copying)
-	for start := time.Now(); ; {
-		for range 8 {
-			if r.out.Roomy() {
-				r.spins.Hit(&budget.Room)
-				return true
-			}
+	return r.spins.PollLonger(&budget.Room, time.Duration(r.out.Owed()/copying), func() budget.Outcome {
+		if r.out.Roomy() {
+			return budget.Found
 		}
-		if time.Since(start) > most {
-			r.spins.Miss(&budget.Room)
-			return false
-		}
-	}
+		return budget.Nothing
+	}) == budget.Found
 }
 
 // finish ends the sending direction. If the peer's process has hung up, finish resets the stream

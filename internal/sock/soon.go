@@ -5,14 +5,9 @@ import (
 	"runtime"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"viaduct/internal/budget"
 )
-
-// soon is how long a call polls for an answer before it sleeps. Waking a goroutine whose processor
-// was idle takes about as long.
-const soon = 100 * time.Microsecond
 
 // answers is what all callers of Soon share.
 var answers struct {
@@ -37,17 +32,15 @@ func Soon(try func() bool) bool {
 	if answers.polling.Add(1) > 1 {
 		return false
 	}
-	for start := time.Now(); time.Since(start) < soon; {
-		// Other goroutines of this process better run here than in a newly woken thread, which
-		// would take the other end's processor.
-		runtime.Gosched()
+	// Other goroutines of this process better run here than in a newly woken thread, which would take
+	// the other end's processor.
+	runtime.Gosched()
+	return answers.Poll(&budget.Answer, func() budget.Outcome {
 		if try() {
-			answers.Hit(&budget.Answer)
-			return true
+			return budget.Found
 		}
-	}
-	answers.Miss(&budget.Answer)
-	return false
+		return budget.Nothing
+	}) == budget.Found
 }
 
 // TryOnce, for tests, makes Soon call try only once, until undo is called. In a bubble of synctest no

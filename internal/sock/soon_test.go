@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/budget"
 	"viaduct/internal/testkit"
 )
 
@@ -27,7 +28,7 @@ func TestReadSoon(t *testing.T) {
 		go x.Write([]byte("soon"))
 		read("soon")
 		go func() {
-			time.Sleep(10 * soon)
+			time.Sleep(10 * budget.Answer.Time)
 			x.Write([]byte("late"))
 		}()
 		read("late")

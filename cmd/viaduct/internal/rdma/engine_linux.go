@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/budget"
 	"viaduct/internal/wire/mpa"
 	"viaduct/iwarp"
 )
@@ -603,10 +604,7 @@ func (e *engine) complete(armed bool) bool {
 	return any || n > 0
 }
 
-// sentSoon is how long a received message waits for the completion of the only outstanding request.
-const sentSoon = 100 * time.Microsecond
-
-// awaitSent waits up to sentSoon for the completion of the only outstanding request before a
+// awaitSent polls for the completion of the only outstanding request before a
 // received message is reported, because the message may be the answer to the request. The peer can
 // be faster than the return of our send, and ib_send_lat -e checks only once, after the answer, for
 // the completion of the request. e.cs already holds n completions; awaitSent returns their new
@@ -620,12 +618,16 @@ func (e *engine) awaitSent(n int) int {
 			return n
 		}
 	}
-	for begin := time.Now(); time.Since(begin) < sentSoon; runtime.Gosched() {
+	var b budget.Budget // each time anew: the program waits for the message in any case
+	if b.Poll(&budget.Sent, func() budget.Outcome {
 		if e.cq.Len() > 0 {
-			return n + e.cq.PollN(e.cs[n:])
+			return budget.Found
 		}
+		return budget.Nothing
+	}) != budget.Found {
+		return n
 	}
-	return n
+	return n + e.cq.PollN(e.cs[n:])
 }
 
 func (e *engine) received(c *iwarp.Completion) {
