@@ -112,7 +112,7 @@ func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	c.WaitDelay = patience // the output may be copied late, too
 	err := c.Run()
 	if ctx.Err() != nil {
-		t.Fatalf("viaduct %s did not end:\n%.1000q\n%s", strings.Join(args, " "), out.String(), errs.String())
+		t.Fatalf("viaduct %s did not end:\n%q\n%s", strings.Join(args, " "), lastBytes(out.String()), errs.String())
 	}
 	r := result{out.String(), errs.String(), c.ProcessState.ExitCode()}
 	if _, isExit := err.(*exec.ExitError); err != nil && !isExit {
@@ -120,6 +120,9 @@ func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	}
 	return r
 }
+
+// lastBytes returns the end of a long output, which shows where a command that does not end stands.
+func lastBytes(s string) string { return s[max(0, len(s)-4000):] }
 
 // contained are the verbs that neither change their own process nor start another process.
 var contained = []string{
@@ -140,7 +143,7 @@ func runHereFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	defer cancel()
 	code := verbs.Run(ctx, e, args)
 	if ctx.Err() != nil {
-		t.Fatalf("viaduct %s did not end:\n%.1000q\n%s", strings.Join(args, " "), out.String(), errs.String())
+		t.Fatalf("viaduct %s did not end:\n%q\n%s", strings.Join(args, " "), lastBytes(out.String()), errs.String())
 	}
 	return result{out.String(), errs.String(), code}
 }
