@@ -503,7 +503,7 @@ func (l *lane) join(b *borrowed) (net.Conn, error) {
 		}
 		unix.Close(fd)
 	}
-	if err := connectNow(b.fd, l.addr, b.family); err != nil {
+	if err := connectNow(b, l.addr); err != nil {
 		return nil, earlier(err)
 	}
 	c, err := l.acceptFrom(localName(b.fd))
@@ -535,13 +535,24 @@ func (l *lane) acceptFrom(from netip.AddrPort) (net.Conn, error) {
 	return nil, syscall.ETIMEDOUT
 }
 
-// connectNow starts to connect a socket of the program.
-func connectNow(fd int, to netip.AddrPort, family int) error {
+// connectNow starts to connect a socket of the program, without blocking.
+//
+// A connect does not block if the socket has O_NONBLOCK. But the program shares the flag: if a signal
+// interrupts its call meanwhile, it may set the flag before this process restores the old one. So
+// the connect is made by an empty send with Fast Open, which takes the flag for this call only.
+func connectNow(b *borrowed, to netip.AddrPort) error {
 	// With Fast Open, the kernel would send no SYN before the first byte is written.
-	if on, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT); err == nil && on != 0 {
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 0)
+	if on, err := unix.GetsockoptInt(b.fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT); err == nil && on != 0 {
+		unix.SetsockoptInt(b.fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 0)
 	}
-	err := withNonblock(fd, func() error { return unix.Connect(fd, toSockaddr(to, family)) })
+	sa := toSockaddr(to, b.family)
+	err := error(unix.EOPNOTSUPP)
+	if !b.mptcp && !isNonblock(b.fd) {
+		err = unix.Sendto(b.fd, nil, unix.MSG_FASTOPEN|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, sa)
+	}
+	if err == unix.EOPNOTSUPP { // also if net.ipv4.tcp_fastopen forbids Fast Open
+		err = withNonblock(b.fd, func() error { return unix.Connect(b.fd, sa) })
+	}
 	if err == unix.EINPROGRESS {
 		return nil
 	}

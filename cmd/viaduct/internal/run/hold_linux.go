@@ -33,7 +33,7 @@ func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 		return nil, err
 	}
 	s.names.set(b.cookie, names{local: netip.AddrPortFrom(loopbackOf(familyOf(d.to.Addr())), d.port), remote: d.to})
-	if err := earlier(connectNow(b.fd, h.addr, b.family)); err != nil {
+	if err := earlier(connectNow(b, h.addr)); err != nil {
 		s.names.remove(b.cookie)
 		h.close()
 		return nil, err

@@ -28,7 +28,7 @@ func TestRefuseKeepsPort(t *testing.T) {
 	}
 	held, at := socket(), toSockaddr(h.addr, unix.AF_INET)
 	defer unix.Close(held)
-	if err := connectNow(held, h.addr, unix.AF_INET); err != nil {
+	if err := connectNow(&borrowed{fd: held, family: unix.AF_INET}, h.addr); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
