@@ -761,6 +761,68 @@ func TestSDP_13_1_Conn(t *testing.T) {
 	}
 }
 
+// TestSDP_13_1_BothMove: an end that is to move while the other end is moving waits until that one has
+// come back, and then moves too. [SDP-13.1.2-3]
+func TestSDP_13_1_BothMove(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	a, b := pair(t, Options{}, Options{})
+	expect := func(c *Conn) (*Expectation, uint16) {
+		l, err := Listen("127.0.0.1:0", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		x, err := l.Expect(netip.MustParseAddrPort(c.LocalAddr().String()), netip.MustParseAddrPort(c.RemoteAddr().String()), false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x, uint16(l.Addr().(*net.TCPAddr).Port)
+	}
+	first, port := expect(a)
+	stateA, err := a.Suspend(ctx, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, b, "b follows", func() bool { return b.m.Suspended() })
+	second, port := expect(b)
+	type result struct {
+		st  *State
+		err error
+	}
+	moved := make(chan result, 1)
+	go func() {
+		st, err := b.Suspend(ctx, port)
+		moved <- result{st, err}
+	}()
+	until(t, b, "b is to move", func() bool { return b.suspendTo != nil })
+	select {
+	case r := <-moved:
+		t.Fatalf("b moved before a had come back: %v", r.err)
+	default:
+	}
+	a2, err := first.Resume(ctx, stateA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := <-moved
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	b2, err := second.Resume(ctx, r.st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]*Conn{{a2, b2}, {b2, a2}} {
+		go c[0].Write([]byte("hello"))
+		got := make([]byte, 5)
+		if _, err := c[1].ReadFull(got); err != nil || string(got) != "hello" {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	shut(t, a2, b2)
+}
+
 // TestSDP_13_1_QueueFull: a connection with a full send queue follows a moving peer after sending
 // the SuspCommAck. [SDP-13.1.1-8] [SDP-13.1.1-9]
 func TestSDP_13_1_QueueFull(t *testing.T) {

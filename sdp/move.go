@@ -107,8 +107,9 @@ type moving struct {
 // Suspend stops the connection so that it can continue elsewhere: Suspend asks the peer to
 // reconnect to the given port of the same host. After Suspend has returned without error, the
 // connection has ended here, and only the State remains. Waiting calls end with net.ErrClosed, and
-// count unsent bytes as not written. The new holder must listen already. If the peer refuses or
-// does not answer in time, the error matches ErrSuspend; the connection is then aborted.
+// count unsent bytes as not written. The new holder must listen already. While the peer itself moves,
+// Suspend waits until it has come back. If the peer refuses or does not answer in time, the error
+// matches ErrSuspend; the connection is then aborted.
 func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-13.1.1-1] [SDP-13.2-3]
 	c.mu.Lock()
 	if c.closed || c.suspendTo != nil {

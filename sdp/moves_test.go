@@ -164,14 +164,16 @@ func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.
 			t.Error(r.err)
 		}
 	})
-	inBubble(t, "not open", func(t *testing.T) { // [SDP-13.1.1-5] the move is refused at once
+	inBubble(t, "the peer moves and does not come back", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
 		locked(c, func() { c.send.backlog = []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpWrite, More: true}}} })
 		w.sendOp(sdpwire.Message{MID: sdpwire.SuspComm, Port: 5000}, "", iwarp.OpSendSE, 0)
 		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("given up"))
+		defer cancel()
 		begun := time.Now()
-		sus, _ := suspend(t.Context(), c)
-		if r := <-sus; !isOp(r.err, "suspend", ErrSuspend) || time.Since(begun) != 0 {
+		sus, _ := suspend(ctx, c)
+		if r := <-sus; !isOp(r.err, "suspend", context.Cause(ctx)) || time.Since(begun) != time.Second {
 			t.Errorf("%v after %v", r.err, time.Since(begun))
 		}
 	})

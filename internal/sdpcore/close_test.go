@@ -201,6 +201,17 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	p = start(newProbe(t)).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("SuspComm port=5000")
+	// A request made while the peer suspends the connection, or has, is sent after the resumption.
+	p = start(newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).skip().recv("SuspComm port=6000").want())
+	p.want().readDone().want("got 1 200", "RdmaRdCompl size=199", "SuspCommAck", "reconnect 6000")
+	p.seq, p.ack = 0, 0
+	p.took(p.m.Resume(p.now, params(), mark())).want("SuspComm port=5000")
+	p = start(newProbe(t).recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")).want()
+	p.seq, p.ack = 0, 0
+	p.took(p.m.Resume(p.now, params(), mark())).want("SuspComm port=5000").recv("SuspCommAck").want("suspended")
+	if _, err := p.m.Suspend(p.now, 5000, nil); err != ErrNoSuspend { // its own suspension
+		t.Error(err)
+	}
 	// After its SuspComm the peer may send no data. [SDP-13.1.1-5] [D-54]
 	newProbe(t, accepting).write(1, 300).recv("SuspComm port=6000").skip()
 	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SuspComm port=6000").recv("Data +5").aborted("SDP-13.1.1-5")

@@ -742,7 +742,7 @@ func (s *sim) program(e *simEnd) {
 	case x < 97:
 		s.run(e, e.m.SetPolicy(s.now, Policy(r.IntN(4)), Policy(r.IntN(4)), e.acts[:0]))
 	case x < 98:
-		if s.suspOK && e.m.life == lifeOpen && !e.closing {
+		if s.suspOK && (e.m.life == lifeOpen || e.m.susp.remote && !e.m.susp.retry && e.m.life != lifeDead) && !e.closing {
 			s.note(e, "suspend")
 			acts, err := e.m.Suspend(s.now, 5000, e.acts[:0])
 			if err != nil {

@@ -17,7 +17,7 @@ type suspend struct {
 	remote   bool             // requested by the peer, and not answered
 	port     uint16           // if local: port that the peer must reconnect to
 	peerPort uint16           // if remote: port that we must reconnect to
-	retry    bool             // our own request was overtaken; repeat it after Resume [SDP-13.1.2-3]
+	retry    bool             // our own request came too late; repeat it after Resume [SDP-13.1.2-3]
 	peerDone bool             // the peer has sent its last message
 	at       time.Duration    // when the suspension began
 	times    [8]time.Duration // times when suspensions were answered, as a ring [D-55]
@@ -108,14 +108,18 @@ func (u *suspend) timers(a *alarm) { a.at(u.at + u.p.Timers.Suspend) }
 
 // Suspend begins a suspension: RDMA in progress is finished, and then SuspComm is sent with the
 // port where the connection will be resumed. [SDP-13.1.1-3] [SDP-13.1.1-4] OpSuspended reports
-// the end of the suspension; reads and writes stay queued. The error is ErrNoSuspend if the
-// connection is not open.
+// the end of the suspension; reads and writes stay queued. While the peer suspends the connection, a
+// request waits for Resume. The error is ErrNoSuspend if the connection is not open otherwise.
 func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error) {
 	m.begin(now, out)
-	if m.life != lifeOpen {
+	switch {
+	case m.life == lifeOpen:
+		m.susp.request(port)
+	case m.life == lifeSuspending && m.susp.remote, m.life == lifeSuspended && m.susp.remote:
+		m.susp.port, m.susp.retry = port, true // as if our request had been overtaken
+	default:
 		return m.end(), ErrNoSuspend
 	}
-	m.susp.request(port)
 	return m.end(), nil
 }
 
