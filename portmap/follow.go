@@ -60,7 +60,7 @@ func (r *Registry) Follow(ctx context.Context, f Following, ready chan<- struct{
 					return
 				}
 				fresh, stale, err := f.mappings(answers)
-				r.Replace(fresh)
+				r.replace(fresh)
 				if f.Report != nil {
 					f.Report(fresh.Len(), stale, err)
 				}

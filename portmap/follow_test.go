@@ -82,7 +82,7 @@ func TestFollow(t *testing.T) {
 				var told []string
 				ready, done := make(chan struct{}), make(chan error)
 				go func() {
-					done <- reg.Follow(ctx, Following{From: from, Services: services, PmTime: DefaultPmTime, Report: func(n int, stale bool, err error) {
+					done <- reg.Follow(ctx, Following{From: from, Services: services, PmTime: defaultPmTime, Report: func(n int, stale bool, err error) {
 						if s := fmt.Sprint(n, " ", stale, " ", err != nil); len(told) == 0 || told[len(told)-1] != s {
 							told = append(told, s)
 						}
@@ -124,7 +124,7 @@ func TestReplaceTurns(t *testing.T) {
 	for range 4 {
 		fresh := NewRegistry()
 		fresh.Set(ap("0.0.0.0:80"), NewMapping(ap("10.0.0.1:1"), ap("10.0.0.2:2")))
-		r.Replace(fresh)
+		r.replace(fresh)
 		s, _ := r.lookup(ap("10.0.0.9:80"))
 		a, _, _ := s.pick(time.Time{}, ap("10.0.0.9:80"))
 		got = append(got, a.String())
@@ -143,7 +143,7 @@ func TestEnds(t *testing.T) {
 	if err := r.Set(ap("0.0.0.0:80"), bad); err == nil {
 		t.Error("two ends for one target were taken")
 	}
-	for _, life := range []PmTime{Once, DefaultPmTime, Forever} {
+	for _, life := range []PmTime{Once, defaultPmTime, Forever} {
 		m := Mapping{PmTime: life, Targets: []netip.AddrPort{ap("10.0.0.1:1"), ap("10.0.0.2:2")},
 			Ends: []time.Time{begin.Add(10 * time.Second), {}}}
 		if err := r.Set(ap("0.0.0.0:80"), m); err != nil {

@@ -66,7 +66,7 @@ func TestSDP_7_4_accept(t *testing.T) {
 	q.PmTime = 77 // ignored [SDP-7.4-8]
 	got, ok := ask(t, m, t0, q)
 	// [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-18] [SDP-7.4-19] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22] [SDP-7.4-23]
-	want := portmapwire.Message{Type: portmapwire.Accept, PmTime: uint8(DefaultPmTime),
+	want := portmapwire.Message{Type: portmapwire.Accept, PmTime: uint8(defaultPmTime),
 		AssocHandle: 9, Cp: q.Cp, Ap: ap("10.0.0.1:8080")}
 	if !ok || got != want {
 		t.Errorf("got %+v %v, want %+v", got, ok, want)
@@ -147,7 +147,7 @@ func TestMappedAddresses(t *testing.T) {
 		{"[::ffff:10.0.0.2]:6", "[::1]:80", ""},
 	} {
 		q := portmapwire.Message{Type: portmapwire.Request, AssocHandle: 7, Cp: ap(c.cp), Ap: ap(c.ap)}
-		want := portmapwire.Message{Type: portmapwire.Accept, PmTime: uint8(DefaultPmTime), AssocHandle: 7, Cp: q.Cp}
+		want := portmapwire.Message{Type: portmapwire.Accept, PmTime: uint8(defaultPmTime), AssocHandle: 7, Cp: q.Cp}
 		if c.want == "" {
 			want.Type, want.PmTime, want.Ap = portmapwire.Deny, 0, q.Ap
 		} else if want.Ap = ap(c.want); want.Ap.Port() == 1 {

@@ -17,11 +17,10 @@ const (
 	Once PmTime = 0
 	// Forever means that the answer may be cached without limit.
 	Forever PmTime = 255
-	// DefaultPmTime is 30 s, long enough for any connection set-up
-	// and short enough for a moved service.
-	DefaultPmTime PmTime = 120
 
-	// DefaultPmTime [SDP-7.3.1.4-9] [D-68].
+	// defaultPmTime is 30 s, long enough for any connection set-up and short enough for a moved
+	// service. [SDP-7.3.1.4-9] [D-68]
+	defaultPmTime PmTime = 120
 )
 
 // forever is the duration of PmTime 255. Such an answer is kept until a connection fails, and

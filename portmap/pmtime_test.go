@@ -27,10 +27,10 @@ func TestSDP_7_3_1_4(t *testing.T) {
 			t.Fatalf("PmTimeFor(%v) = %d, but %d fits too", d, p, next)
 		}
 	}
-	if DefaultPmTime.Duration() < time.Second { // [SDP-7.3.1.4-9]
+	if defaultPmTime.Duration() < time.Second { // [SDP-7.3.1.4-9]
 		t.Error("default lifetime is too short to connect")
 	}
-	if DefaultPmTime.Duration() != 30*time.Second { // [D-68]
-		t.Errorf("the default lifetime is %v", DefaultPmTime.Duration())
+	if defaultPmTime.Duration() != 30*time.Second { // [D-68]
+		t.Errorf("the default lifetime is %v", defaultPmTime.Duration())
 	}
 }

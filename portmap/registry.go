@@ -21,7 +21,7 @@ type Mapping struct {
 	// is denied if all targets have ended.
 	Ends []time.Time
 
-	// PmTime is the lifetime of an answer. NewMapping sets DefaultPmTime. The zero value is Once.
+	// PmTime is the lifetime of an answer. NewMapping sets 30 s. The zero value is Once.
 	PmTime PmTime
 
 	// Open, if set, opens a port for each request, and Targets is ignored. client is the source
@@ -36,7 +36,7 @@ type Mapping struct {
 
 // NewMapping returns a static mapping to targets with the default lifetime.
 func NewMapping(targets ...netip.AddrPort) Mapping {
-	return Mapping{Targets: targets, PmTime: DefaultPmTime}
+	return Mapping{Targets: targets, PmTime: defaultPmTime}
 }
 
 // A Registry has the mappings of a server by conventional address. It is safe for concurrent use.
@@ -96,9 +96,9 @@ func (r *Registry) Len() int {
 	return len(r.m)
 }
 
-// Replace replaces all mappings by the mappings of other, in one step. An address present in both
+// replace replaces all mappings by the mappings of other, in one step. An address present in both
 // keeps its position in the rotation over its targets. other must not be used afterwards.
-func (r *Registry) Replace(other *Registry) {
+func (r *Registry) replace(other *Registry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, s := range other.m {

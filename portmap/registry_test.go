@@ -25,7 +25,7 @@ func TestParseRegistry(t *testing.T) {
 		want string // "" means that no mapping is found
 		life PmTime
 	}{
-		{"10.0.0.1:80", "10.0.0.1:8080", DefaultPmTime},
+		{"10.0.0.1:80", "10.0.0.1:8080", defaultPmTime},
 		{"10.0.0.2:80", "", 0},
 		{"10.9.9.9:5432", "10.9.9.9:15432", 40},
 		{"[fd00::1]:5432", "[fd00::1]:15432", 40},

@@ -68,7 +68,7 @@ func parseLine(f []string) (netip.AddrPort, Mapping, error) {
 	if err != nil {
 		return conv, Mapping{}, err
 	}
-	m := Mapping{PmTime: DefaultPmTime}
+	m := Mapping{PmTime: defaultPmTime}
 	targets := strings.Split(f[1], ",")
 	if len(targets) > maxFileTargets {
 		return conv, m, fmt.Errorf("%d targets, at most %d", len(targets), maxFileTargets)
@@ -178,6 +178,6 @@ func (r *Registry) load(rd io.Reader) error {
 	if err != nil {
 		return err
 	}
-	r.Replace(fresh)
+	r.replace(fresh)
 	return nil
 }
