@@ -44,7 +44,7 @@ func (k *cmCommand) connect() {
 	id.cancel = cancel
 	bound := id.sock
 	id.sock = -1
-	t := id.s.dials.next()
+	t := id.s.dials.next(id.dst)
 	id.s.wg.Go(func() {
 		defer cancel()
 		id.dial(ctx, q, cfg, bound, t)

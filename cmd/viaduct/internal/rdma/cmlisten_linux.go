@@ -95,7 +95,7 @@ func (id *cmID) serve(l net.Listener) {
 			nc.Close()
 			continue
 		}
-		t := arrivals.next()
+		t := arrivals.next(netip.AddrPortFrom(addrOf(nc.RemoteAddr()).Addr(), 0)) // of one host
 		id.s.wg.Go(func() {
 			defer t.end()
 			id.arrival(nc, t)
