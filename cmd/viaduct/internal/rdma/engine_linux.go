@@ -604,11 +604,10 @@ func (e *engine) complete(armed bool) bool {
 	return any || n > 0
 }
 
-// awaitSent polls for the completion of the only outstanding request before a
-// received message is reported, because the message may be the answer to the request. The peer can
-// be faster than the return of our send, and ib_send_lat -e checks only once, after the answer, for
-// the completion of the request. e.cs already holds n completions; awaitSent returns their new
-// number.
+// awaitSent polls for the completion of the only outstanding request before a received message is
+// reported, because the message may be the answer to the request. The peer can be faster than the
+// return of our send, and ib_send_lat -e checks only once, after the answer, for the completion of
+// the request. e.cs already holds n completions; awaitSent returns their new number.
 func (e *engine) awaitSent(n int) int {
 	if n == 0 || n == len(e.cs) || len(e.pending)-e.head != 1 {
 		return n

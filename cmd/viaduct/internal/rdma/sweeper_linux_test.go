@@ -57,8 +57,6 @@ func TestSweeperRests(t *testing.T) {
 	})
 }
 
-// The kernel reports that a program has closed its stand-ins, and later the unmapping of a closed
-// stand-in's rings.
 // TestCloseReportLate: a report that epoll did not know yet, but that take removes, counts.
 func TestCloseReportLate(t *testing.T) {
 	w, err := newCloseWatch()
@@ -92,6 +90,8 @@ func TestCloseReportLate(t *testing.T) {
 	})
 }
 
+// The kernel reports that a program has closed its stand-ins, and later the unmapping of a closed
+// stand-in's rings.
 func TestCloseWatch(t *testing.T) {
 	w, err := newCloseWatch()
 	if err != nil {
