@@ -143,8 +143,8 @@ type Config struct {
 
 // An InitiatorConfig is the part of a Config for the side that asks for the stream.
 type InitiatorConfig struct {
-	// ReplyTimeout limits the time to receive the whole Reply; 0 means 30 s, negative means no
-	// limit.
+	// ReplyTimeout limits the time to receive the whole Reply, and before it the handshake of TLS; 0
+	// means 30 s, negative means no limit.
 	ReplyTimeout time.Duration
 	// KeepConn returns the TCP connection to the caller after a rejection, instead of closing it.
 	// See [RejectedError] and [Request.RejectKeep].
@@ -153,8 +153,9 @@ type InitiatorConfig struct {
 
 // A ResponderConfig is the part of a Config for the side that is asked.
 type ResponderConfig struct {
-	// RequestTimeout limits the time to receive the whole Request; 0 means 10 s, negative means no
-	// limit. FirstFPDUTimeout does the same for the first FPDU of a peer-to-peer stream.
+	// RequestTimeout limits the time to receive the whole Request, and before it the handshake of
+	// TLS; 0 means 10 s, negative means no limit. FirstFPDUTimeout does the same for the first FPDU
+	// of a peer-to-peer stream.
 	RequestTimeout, FirstFPDUTimeout time.Duration
 	// MinORD rejects a peer that serves fewer Reads at a time; 0 rejects none.
 	MinORD int

@@ -202,13 +202,11 @@ func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, 
 	if c.TLS == nil {
 		return nc, nil
 	}
-	var tc *tls.Conn
+	tc, d := tls.Client(nc, c.TLS), duration(c.Initiator.ReplyTimeout, defaultReplyTimeout)
 	if server {
-		tc = tls.Server(nc, c.TLS)
-	} else {
-		tc = tls.Client(nc, c.TLS)
+		tc, d = tls.Server(nc, c.TLS), duration(c.Responder.RequestTimeout, defaultRequestTimeout)
 	}
-	if d := duration(c.Responder.RequestTimeout, defaultRequestTimeout); d > 0 {
+	if d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()

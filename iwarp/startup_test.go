@@ -772,6 +772,23 @@ func TestTimers(t *testing.T) {
 		t.Error(err)
 	}
 	a.Close()
+	// The handshake of TLS has the limit of its side.
+	for name, cfg := range map[string]*Config{
+		"Initiator": {Initiator: InitiatorConfig{ReplyTimeout: 50 * time.Millisecond}, Responder: ResponderConfig{RequestTimeout: -1}},
+		"Responder": {Initiator: InitiatorConfig{ReplyTimeout: -1}, Responder: ResponderConfig{RequestTimeout: 50 * time.Millisecond}},
+	} {
+		a, b = testkit.TCPPair(t)
+		cfg.TLS = &tls.Config{InsecureSkipVerify: true}
+		start := Client
+		if name == "Responder" {
+			start = Server
+		}
+		ctx := ctxt(t)
+		if _, err := start(ctx, b, cfg); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			t.Errorf("%s: %v, %v", name, err, ctx.Err())
+		}
+		a.Close()
+	}
 }
 
 // TestPlainFallback checks that Dial makes a second connection in revision 1 if the first was
