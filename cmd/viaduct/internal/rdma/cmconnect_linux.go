@@ -74,8 +74,9 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 	id.mu.Lock()
 	src, dst := id.src, id.dst
 	id.mu.Unlock()
+	refused := time.Now().Add(refusedFor)
 	t.wait()
-	nc, err := id.s.dialTCP(ctx, bound, src, dst)
+	nc, err := id.s.dialTCP(ctx, bound, src, dst, refused)
 	t.end()
 	if err == nil {
 		at := route{addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr())}
@@ -103,16 +104,16 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 }
 
 // dialTCP connects from src to dst. A bound of at least 0 is a socket that reserves the port of
-// src, and dialTCP closes the socket. Connections within this host use shared memory if offered by
-// the peer, unless the bytes are captured.
-func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.AddrPort) (net.Conn, error) {
+// src, and dialTCP closes the socket. A connection that is refused before the time refused is tried
+// again. Connections within this host use shared memory if offered by the peer, unless the bytes are
+// captured.
+func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.AddrPort, refused time.Time) (net.Conn, error) {
 	if bound >= 0 { // bound reserves the port while the dialer binds its own sockets to it
 		defer unix.Close(bound)
 	}
 	var d net.Dialer
 	d.LocalAddr = net.TCPAddrFromAddrPort(src)
 	d.Timeout = connectTimeout
-	refused := time.Now().Add(refusedFor)
 	d.Control = func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
 	}
@@ -130,7 +131,8 @@ func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.Addr
 	}
 }
 
-// refusedFor is how long a refused connection is retried. Programs such as perftest's close a
+// refusedFor is how long a refused connection is retried, from the program's connect on, so that the
+// times of connections refused one after the other do not add up. Programs such as perftest's close a
 // listener and open the listener again between two connections, and rely on a peer to connect after
 // the second opening.
 const refusedFor = 300 * time.Millisecond
