@@ -546,3 +546,35 @@ func TestStalled(t *testing.T) {
 		}
 	})
 }
+
+// An interrupted is a client's connection where the second Send waits for the end of the context.
+type interrupted struct {
+	*msgfake.Conn
+	end   func(cause error)
+	sends int
+}
+
+func (c *interrupted) Send(ctx context.Context, m msg.Message) error {
+	if c.sends++; c.sends != 2 {
+		return c.Conn.Send(ctx, m)
+	}
+	c.end(fmt.Errorf("another file: %w", ErrRefused))
+	return context.Cause(ctx)
+}
+
+// TestEndedInSend: a client sends nothing after a context has ended a Send, because the memory of
+// that message may still be in use. A cause that reads like an answer of the server changes nothing.
+func TestEndedInSend(t *testing.T) {
+	a, _, _, _ := start(t, true)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c := &interrupted{Conn: a, end: cancel}
+	cl, _ := NewClient(c)
+	defer cl.Close()
+	body := random(100)
+	if err := cl.Put(ctx, "f", 100, bytes.NewReader(body), sha256.New(), nil); !errors.Is(err, ErrRefused) {
+		t.Errorf("Put: %v, want the cause of the context", err)
+	}
+	if c.sends != 2 {
+		t.Errorf("%d messages were sent, want 2: one that opens the file and the interrupted one", c.sends)
+	}
+}

@@ -51,10 +51,14 @@ func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader
 	}
 	err = p.run(ctx)
 	// The connection remains usable after a refusal or an error of the source. giveUp waits for the
-	// writes and answers in flight and makes the server discard the file.
+	// writes and answers in flight and makes the server discard the file. After the end of ctx the
+	// connection can only be closed: a message whose memory must not change may be in flight.
 	if source, ok := errors.AsType[sourceError](err); ok {
 		err = source.error
 	} else if !errors.Is(err, ErrRefused) || p.answered {
+		return err
+	}
+	if ctx.Err() != nil {
 		return err
 	}
 	if gone := p.giveUp(ctx); gone != nil {

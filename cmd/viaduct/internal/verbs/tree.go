@@ -33,9 +33,7 @@ type tree struct {
 	e        *shell.Env
 	verb     string
 	u        *addr.URL // address of the directory at the server
-	t        *transport.Transport
-	options  func() (*transport.Options, error)
-	reach    *reach
+	dial     func(context.Context) (fileClient, error)
 	parallel int
 	resume   bool
 	dryRun   bool
@@ -74,20 +72,22 @@ type job struct {
 }
 
 // run copies the files found by produce, by calls of move on several connections. The first error
-// ends the copy. A copy with omitted files runs to the end and then returns an error.
+// ends the copy. The contexts of the other moves then end without that error as the cause, because
+// a move must not take it for an answer of its own server. A copy with omitted files runs to the
+// end and then returns an error.
 func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move mover) error {
 	began := time.Now()
 	if tr.bar = new(shell.Total); !tr.dryRun {
 		tr.bar = tr.e.Total(tr.verb)
 	}
 	jobs := make(chan job, 4*tr.parallel)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var wg sync.WaitGroup
 	var once sync.Once
 	var first error
 	fail := func(err error) {
-		once.Do(func() { first = err; cancel(err) })
+		once.Do(func() { first = err; cancel() })
 	}
 	for range tr.parallel {
 		wg.Go(func() {
@@ -163,15 +163,6 @@ func (tr *tree) print() error {
 			tr.verb, r.Files, r.Bytes, r.Seconds, shell.Rate(r.Rate), r.Alike)
 	}
 	return nil
-}
-
-func (tr *tree) dial(ctx context.Context) (fileClient, error) {
-	o, err := tr.options()
-	if err != nil {
-		return nil, err
-	}
-	return tr.reach.files(ctx, tr.e,
-		func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, tr.e, tr.u, tr.t, o) })
 }
 
 // one copies the file of a job, counts the file in the result and prints the name.
@@ -490,9 +481,16 @@ func (f *treeFlags) tree(e *shell.Env, verb string, u *addr.URL, t *transport.Tr
 	if f.parallel < 1 || f.parallel > maxParallel {
 		return nil, shell.Usagef("--parallel %d is not between 1 and %d", f.parallel, maxParallel)
 	}
-	options := func() (*transport.Options, error) { return cf.options(e, false, u) }
-	if _, err := options(); err != nil {
+	if _, err := cf.options(e, false, u); err != nil {
 		return nil, err
 	}
-	return &tree{e: e, verb: verb, u: u, t: t, options: options, reach: &cf.reach, parallel: f.parallel, resume: f.resume, noFollow: f.noFollow}, nil
+	dial := func(ctx context.Context) (fileClient, error) {
+		o, err := cf.options(e, false, u)
+		if err != nil {
+			return nil, err
+		}
+		return cf.reach.files(ctx, e,
+			func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
+	}
+	return &tree{e: e, verb: verb, u: u, dial: dial, parallel: f.parallel, resume: f.resume, noFollow: f.noFollow}, nil
 }
