@@ -3,10 +3,11 @@
 # report has to name the function of mistakes.c that makes the mistake. The case "none" must have no
 # report.
 set -uo pipefail
-# samehost is off, so that messages go over TCP and their bytes are handed to system calls.
+# samehost is off, so that messages go over TCP and their bytes are handed to system calls. The
+# address is not that of the programs that run beside.
 conf=$(mktemp)
 trap 'rm -f "$conf"' EXIT
-echo "/dev/via_lo -> vitcp address 127.0.0.1 samehost off" >"$conf"
+echo "/dev/via_lo -> vitcp address 127.0.0.9 samehost off" >"$conf"
 out=$(VIPL_CONFIG=$conf "$1" "$2" /dev/via_lo "$3" 2>&1)
 status=$?
 if [ "$3" = none ]; then
