@@ -312,6 +312,46 @@ func TestRunPrefork(t *testing.T) {
 	}
 }
 
+// A child that is killed takes no connection with it that waits in the queue of the child's own
+// listener: the other children are given those. The child may have accepted one.
+func TestRunPreforkKilled(t *testing.T) {
+	lengthy(t, "2 s")
+	t.Parallel()
+	port := strconv.Itoa(freePort(t))
+	s := startRun(t, []string{"--listen", port}, buildCFile(t, "shapes"), "prefork", port, "0")
+	first, _ := strconv.Atoi(s.line())
+	sdpPort := s.sdpPort(port)
+	by := map[int]bool{}
+	eventually(t, "an answer of each child", func() bool {
+		if mark, err := marked("127.0.0.1", sdpPort); err == nil {
+			by[mark] = true
+		}
+		return len(by) == 4
+	})
+	syscall.Kill(first, syscall.SIGSTOP)
+	const dials = 40 // a quarter of them to the listener of the stopped child
+	results := make(chan error, dials)
+	for range dials {
+		go func() {
+			_, err := marked("127.0.0.1", sdpPort)
+			results <- err
+		}()
+	}
+	eventually(t, "answers of the other children", func() bool { return len(results) > dials/2 })
+	time.Sleep(100 * time.Millisecond) // the rest waits
+	syscall.Kill(first, syscall.SIGKILL)
+	failed := 0
+	for range dials {
+		if err := <-results; err != nil {
+			t.Log(err)
+			failed++
+		}
+	}
+	if failed > 1 {
+		t.Errorf("%d of %d connections failed", failed, dials)
+	}
+}
+
 // After the program has closed a carried listener, peers are refused. When the program opens
 // another listener at the port, the new listener is carried too.
 func TestRunReopen(t *testing.T) {

@@ -38,7 +38,8 @@ type arrival struct {
 	// loopback connection only wakes the program, and an accept delivers kept.
 	kept *delivery
 
-	from netip.AddrPort // source address of the loopback connection, as the listener sees it
+	from   netip.AddrPort // source address of the loopback connection, as the listener sees it
+	resets int            // number of earlier loopback connections that were reset in a queue
 
 	// woken is set once wake has sent a byte on near to wake the listener. It is set before watched
 	// is closed.
@@ -70,6 +71,9 @@ const (
 	// unseenCheck is how often the supervisor checks whether an arrival has left the program's
 	// queue without a served accept call.
 	unseenCheck = 100 * time.Millisecond
+	// maxResets is how many listeners may be closed with an arrival in their queues before the
+	// arrival is closed too.
+	maxResets = 8
 	// wakeTimeout bounds the wait for the byte of wake. If the program's queue was full, the kernel
 	// retransmits the byte after about as long as the queue was full.
 	wakeTimeout = claimTimeout
@@ -237,43 +241,69 @@ func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 
 // watchUnclaimed closes an arrival if the program accepted the arrival unseen, or if the arrival
 // stays in the program's queue for too long. An arrival was accepted unseen if the arrival leaves
-// the queue without a claim, or if the program sends bytes or closes the connection.
+// the queue without a claim, or if the program sends bytes or closes the connection. If the listener
+// was closed with the arrival in the queue, the arrival is offered to another listener.
 func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	go func() {
 		defer close(a.watched)
-		stop := make(chan struct{})
-		defer close(stop)
-		go a.watchQueue(&s.ls.taking, stop)
-		if a.far != nil {
-			a.near.SetReadDeadline(time.Now().Add(claimTimeout))
-		}
-		a.mu.Lock()
-		if a.claimed {
-			a.near.SetReadDeadline(time.Unix(1, 0))
-		}
-		a.mu.Unlock()
-		raw, err := a.near.SyscallConn()
-		if err == nil {
-			raw.Read(func(fd uintptr) bool {
-				var b [1]byte
-				_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK)
-				return err != unix.EAGAIN
-			})
-		}
+		reset := a.watchNear(&s.ls.taking)
 		a.mu.Lock()
 		claimed := a.claimed
 		a.mu.Unlock()
-		if !claimed && s.forget(from, a) {
-			abort(a.near)
-			if a.kept != nil {
-				a.kept.drop()
-			} else {
-				abort(a.far)
-			}
-			s.explain.line(event{Call: "accept", Remote: a.names.remote, Local: a.names.local,
-				Path: "refused", Why: "the program accepted it unseen, or not at all"})
+		if claimed || !s.forget(from, a) || reset && a.resets < maxResets && s.offerAgain(a) {
+			return
 		}
+		abort(a.near)
+		if a.kept != nil {
+			a.kept.drop()
+		} else {
+			abort(a.far)
+		}
+		s.explain.line(event{Call: "accept", Remote: a.names.remote, Local: a.names.local,
+			Path: "refused", Why: "the program accepted it unseen, or not at all"})
 	}()
+}
+
+// watchNear waits until near has ended, has bytes, or is claimed, or until the arrival has waited
+// too long. It reports whether the listener has reset near.
+func (a *arrival) watchNear(taking *atomic.Int64) (reset bool) {
+	stop := make(chan struct{})
+	defer close(stop)
+	go a.watchQueue(taking, stop)
+	if a.far != nil {
+		a.near.SetReadDeadline(time.Now().Add(claimTimeout))
+	}
+	a.mu.Lock()
+	if a.claimed {
+		a.near.SetReadDeadline(time.Unix(1, 0))
+	}
+	a.mu.Unlock()
+	raw, err := a.near.SyscallConn()
+	if err != nil {
+		return false
+	}
+	raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK)
+		reset = err == unix.ECONNRESET
+		return err != unix.EAGAIN
+	})
+	return reset
+}
+
+// offerAgain offers an arrival to the listeners of the same address, after a listener was closed
+// with the arrival in the queue. Each child of a server may have a listener, and the listener of a
+// child that has died stays open until its held accept call is found to be gone.
+func (s *supervisor) offerAgain(a *arrival) bool {
+	if d := a.kept; d != nil && d.remote.Port() == 0 {
+		d.remote = netip.AddrPortFrom(d.remote.Addr(), a.from.Port()) // as givePair has answered
+	}
+	next := &arrival{names: a.names, far: a.far, kept: a.kept, resets: a.resets + 1}
+	if s.knock(addrPort(a.near.RemoteAddr()), a.from.Addr(), next, claimTimeout) != nil {
+		return false
+	}
+	a.near.Close()
+	return true
 }
 
 // watchQueue makes watchUnclaimed close the arrival once the arrival has left the program's queue
