@@ -34,6 +34,9 @@ const (
 	pythonTries = 5
 	// vsockTests hang on machines with a silent hypervisor.
 	vsockTests = "test.test_socket.ThreadedVSOCKSocketStreamTest.*"
+	// resetTests expect bytes and a reset at the peer when close returns. Over loopback that is so,
+	// but no network promises it, and a carried connection needs some time.
+	resetTests = "test.test_ssl.TestPreHandshakeClose.test_preauth_data_to_*"
 )
 
 // tests maps each test to a result: passed, failed or skipped.
@@ -139,7 +142,7 @@ func (l *lab) python(command, modules []string) (tests, error) {
 	file := l.path("xml")
 	ctx, cancel := context.WithTimeout(l.ctx, pythonLimit)
 	defer cancel()
-	argv := append(slices.Clone(command), "-m", "test", "-j4", "--timeout=500", "--tempdir="+dir, "--junit-xml="+file, "-i", vsockTests)
+	argv := append(slices.Clone(command), "-m", "test", "-j4", "--timeout=500", "--tempdir="+dir, "--junit-xml="+file, "-i", vsockTests, "-i", resetTests)
 	c := l.command(ctx, append(argv, modules...)...)
 	c.Dir = dir
 	out, err := c.CombinedOutput() // the file has the failed tests
