@@ -312,8 +312,8 @@ func TestRunPrefork(t *testing.T) {
 	}
 }
 
-// A child that is killed takes no connection with it that waits in the queue of the child's own
-// listener: the other children are given those. The child may have accepted one.
+// The connections in the queue of a killed child's own listener go to the other children. Only a
+// connection that the child has accepted is lost.
 func TestRunPreforkKilled(t *testing.T) {
 	lengthy(t, "2 s")
 	t.Parallel()
@@ -337,7 +337,7 @@ func TestRunPreforkKilled(t *testing.T) {
 			results <- err
 		}()
 	}
-	eventually(t, "answers of the other children", func() bool { return len(results) > dials/2 })
+	eventually(t, "answers of the other children", func() bool { return len(results) >= dials/4 })
 	time.Sleep(100 * time.Millisecond) // the rest waits
 	syscall.Kill(first, syscall.SIGKILL)
 	failed := 0

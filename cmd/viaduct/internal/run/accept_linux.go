@@ -71,8 +71,8 @@ const (
 	// unseenCheck is how often the supervisor checks whether an arrival has left the program's
 	// queue without a served accept call.
 	unseenCheck = 100 * time.Millisecond
-	// maxResets is how many listeners may be closed with an arrival in their queues before the
-	// arrival is closed too.
+	// maxResets is how often an arrival is offered again after a listener was closed with the
+	// arrival in its queue.
 	maxResets = 8
 	// wakeTimeout bounds the wait for the byte of wake. If the program's queue was full, the kernel
 	// retransmits the byte after about as long as the queue was full.
@@ -291,9 +291,10 @@ func (a *arrival) watchNear(taking *atomic.Int64) (reset bool) {
 	return reset
 }
 
-// offerAgain offers an arrival to the listeners of the same address, after a listener was closed
-// with the arrival in the queue. Each child of a server may have a listener, and the listener of a
-// child that has died stays open until its held accept call is found to be gone.
+// offerAgain offers an arrival to another listener at the same address, and reports whether there
+// was one. It is called after a listener was closed with the arrival in its queue. That happens if
+// each child of a server has a listener: while this process serves an accept call, it holds a copy of
+// the listener, so that a dead child's listener is closed a moment late.
 func (s *supervisor) offerAgain(a *arrival) bool {
 	if d := a.kept; d != nil && d.remote.Port() == 0 {
 		d.remote = netip.AddrPortFrom(d.remote.Addr(), a.from.Port()) // as givePair has answered
